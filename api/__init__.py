@@ -1,0 +1,1 @@
+"""HTTP edge (FastAPI): one file a resource; exceptions become responses in one place."""

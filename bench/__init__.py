@@ -1,0 +1,1 @@
+"""Benchmarks: ratios of arms measured in one run."""

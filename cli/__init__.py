@@ -1,0 +1,1 @@
+"""The `headrace` command and the local stack's supervisor."""

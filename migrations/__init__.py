@@ -1,0 +1,1 @@
+"""Alembic migrations, run under an advisory lock with lock and statement timeouts."""

@@ -1,0 +1,78 @@
+"""Settings: the one reader of the environment.
+
+Every setting is an environment variable `HEADRACE_<NAME>` or a file of that (lower-case) name in the folder
+named by HEADRACE_SECRETS_DIR (default /run/secrets), so that a secret need not stand in the environment.
+
+Units: `*_s` seconds, `*_ms` milliseconds, `*_bytes` bytes, `*_tokens` tokens.
+"""
+
+import os
+import socket
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+SECRETS_DIR_VARIABLE = "HEADRACE_SECRETS_DIR"
+
+
+class Settings(BaseSettings):
+    """What every process of a deployment is told; each process reads the part it needs."""
+
+    model_config = SettingsConfigDict(env_prefix="HEADRACE_", extra="ignore", frozen=True)
+
+    # Stores
+    database_url: SecretStr  # postgresql://user:password@host:port/name
+    broker_url: SecretStr  # redis://:password@host:port/0, Celery's queues
+    streams_url: SecretStr  # redis://:password@host:port/1, chunks and results; may be another server
+    key_prefix: str = "hr"  # of every Redis key: one server can carry several environments
+    database_pool_size: int = Field(default=8, ge=1)  # connections a process
+
+    # Secrets
+    key_pepper: SecretStr  # keys are stored as HMAC-SHA256 under this; changing it voids every key
+
+    # API
+    api_host: str = "127.0.0.1"
+    api_port: int = Field(default=8000, ge=0, le=65535)
+    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    sync_start_s: float = Field(default=5.0, gt=0)  # a synchronous call not started by then gets 503
+    sync_finish_s: float = Field(default=60.0, gt=0)  # a plain synchronous call, from its start
+    sync_stream_s: float = Field(default=300.0, gt=0)  # a streamed synchronous call, from its start
+    keepalive_s: float = Field(default=10.0, gt=0)  # comment frames on a silent stream
+    max_queued_tasks: int = Field(default=100_000, ge=1)  # per lane; over it submit is refused with 503
+
+    # Tasks
+    task_ttl_s: float = Field(default=24 * 3600.0, gt=0)  # deadline of a task whose caller set none
+    max_attempts: int = Field(default=3, ge=1)
+    lease_s: float = Field(default=3.0, gt=0.2)  # a running task not renewed for this long is rescued
+    stream_ttl_s: float = Field(default=3600.0, gt=0)  # of events and results in Redis, after the end
+    retention_s: float = Field(default=30 * 24 * 3600.0, gt=0)  # of final tasks in Postgres
+
+    # Worker
+    engine: Literal["vllm", "deterministic"] = "vllm"
+    model: str = ""  # the model name a worker serves
+    lanes: str = ""  # of these length classes (short,medium,long); empty: all
+    worker_name: str = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
+    max_num_seqs: int = Field(default=64, ge=1)
+    kv_cache_bytes: int = Field(default=1 << 30, ge=1 << 20)  # CPU engines; on GPUs see gpu_memory_share
+    gpu_memory_share: float = Field(default=0.9, gt=0, le=1)
+    max_batched_tokens: int | None = Field(default=None, ge=32)  # per engine step; None: vLLM's choice
+    engine_args_file: Path | None = None  # JSON object of further AsyncEngineArgs
+    drain_s: float = Field(default=30.0, ge=0)  # running tasks may finish for this long after SIGTERM
+    deterministic_step_s: float = Field(default=0.01, ge=0)  # the deterministic engine's time a token
+
+    # Control
+    tick_s: float = Field(default=1.0, gt=0)  # between two rounds of the rescue and outbox loops
+    leader_lease_s: float = Field(default=5.0, gt=0)
+
+    # Logs
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+@cache
+def settings() -> Settings:
+    """The process's settings, read once. Raises: pydantic.ValidationError naming the variable."""
+    folder = Path(os.environ.get(SECRETS_DIR_VARIABLE, "/run/secrets"))
+    return Settings(_secrets_dir=folder if folder.is_dir() else None)  # type: ignore[call-arg]

@@ -1,0 +1,1 @@
+"""Wire contracts: HTTP bodies, events, and the broker message (ids only)."""

@@ -1,0 +1,1 @@
+"""Use cases named by verb; one database transaction each."""
