@@ -1,0 +1,228 @@
+"""Writes of attempts: claim, renew, settle, hand back, rescue. Each is a compare-and-set on (state, attempt)
+and takes many tasks in one statement, so that a worker's cost does not grow with its round trips.
+
+Rows are locked in id order, so two statements over the same tasks can't deadlock.
+"""
+
+from collections.abc import Sequence
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from core.failures import RULES, Failure
+from core.lanes import Priority
+from core.pricing import Tariff
+from storage.records import Claim, Ending
+
+_IDS = sa.bindparam("ids", type_=sa.ARRAY(sa.Text))
+
+_CLAIM = sa.text("""
+WITH locked AS MATERIALIZED (
+  SELECT id FROM tasks WHERE id = ANY(:ids) AND state = 'queued' AND model = :model AND deadline_at > now()
+  ORDER BY id FOR UPDATE
+), granted AS (
+  SELECT t.id FROM locked JOIN tasks t USING (id)
+  JOIN grants g ON g.tenant_id = t.tenant_id AND g.model = t.model
+)
+UPDATE tasks t SET
+  state = 'in_progress', attempt = attempt + 1, worker = :worker, claimed_at = now(),
+  started_at = coalesce(started_at, now()), lease_expires_at = now() + make_interval(secs => :lease_s)
+FROM granted, task_payloads p
+WHERE t.id = granted.id AND p.task_id = t.id
+RETURNING t.id, t.attempt, t.url, p.request, t.max_output_tokens, t.prompt_tokens, t.created_at, t.priority,
+  CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s,
+  -- the price is the one at acceptance, whenever the task runs
+  (SELECT array[prompt_usd_micros, cached_usd_micros, output_usd_micros] FROM tariffs
+   WHERE tariffs.model = t.model AND valid_from <= t.created_at ORDER BY valid_from DESC LIMIT 1) AS prices
+""").bindparams(_IDS)
+
+
+async def claim(
+    connection: AsyncConnection, task_ids: Sequence[str], *, model: str, worker: str, lease_s: float
+) -> list[Claim]:
+    """Claim those of the tasks that are queued, in time and granted; the others are left out."""
+    rows = await connection.execute(
+        _CLAIM, {"ids": list(task_ids), "model": model, "worker": worker, "lease_s": lease_s}
+    )
+    return [
+        Claim(
+            task_id=row.id,
+            attempt=row.attempt,
+            url=row.url,
+            request=row.request,
+            max_output_tokens=row.max_output_tokens,
+            prompt_tokens=row.prompt_tokens,
+            created_at=row.created_at,
+            remaining_s=row.remaining_s,
+            priority=Priority(row.priority),
+            tariff=Tariff(*(row.prices or (0, 0, 0))),
+        )
+        for row in rows
+    ]
+
+
+_UNGRANTED = sa.text("""
+SELECT t.id FROM tasks t WHERE t.id = ANY(:ids) AND t.state = 'queued'
+  AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.tenant_id = t.tenant_id AND g.model = t.model)
+""").bindparams(_IDS)
+
+
+async def find_ungranted(connection: AsyncConnection, task_ids: Sequence[str]) -> list[str]:
+    """Say which of these queued tasks' tenants lost their grant since they were accepted."""
+    return [row.id for row in await connection.execute(_UNGRANTED, {"ids": list(task_ids)})]
+
+
+_RENEW = sa.text("""
+WITH mine AS (
+  SELECT * FROM unnest(CAST(:ids AS text[]), CAST(:attempts AS int[])) AS m(id, attempt)
+), locked AS MATERIALIZED (
+  SELECT t.id FROM tasks t JOIN mine m ON m.id = t.id AND m.attempt = t.attempt
+  WHERE t.state IN ('in_progress', 'cancelling') ORDER BY t.id FOR UPDATE OF t
+)
+UPDATE tasks t SET lease_expires_at = now() + make_interval(secs => :lease_s)
+FROM locked WHERE t.id = locked.id
+RETURNING t.id, t.state
+""").bindparams(_IDS, sa.bindparam("attempts", type_=sa.ARRAY(sa.Integer)))
+
+
+async def renew(
+    connection: AsyncConnection, running: Sequence[tuple[str, int]], *, lease_s: float
+) -> dict[str, str]:
+    """Renew the leases of (task id, attempt) pairs; return id → state of those still held."""
+    rows = await connection.execute(
+        _RENEW,
+        {"ids": [i for i, _ in running], "attempts": [a for _, a in running], "lease_s": lease_s},
+    )
+    return {row.id: row.state for row in rows}
+
+
+_SETTLE = sa.text("""
+WITH ends AS (
+  SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
+    id text, attempt int, state text, finish_reason text, failure text, failure_message text, response text,
+    prompt int, cached int, output int, ttft_ms int, billed bool, cost bigint)
+), locked AS MATERIALIZED (
+  SELECT t.id FROM tasks t JOIN ends e ON e.id = t.id AND e.attempt = t.attempt
+  WHERE t.state IN ('in_progress', 'cancelling') ORDER BY t.id FOR UPDATE OF t
+), ended AS (
+  UPDATE tasks t SET
+    state = e.state, finished_at = now(), lease_expires_at = NULL, finish_reason = e.finish_reason,
+    failure = e.failure, failure_message = e.failure_message, usage_prompt_tokens = e.prompt,
+    usage_cached_tokens = e.cached, usage_output_tokens = e.output, ttft_ms = coalesce(e.ttft_ms, t.ttft_ms),
+    failures = t.failures + CASE WHEN e.failure IS NULL THEN 0 ELSE 1 END
+  FROM locked, ends e WHERE t.id = locked.id AND e.id = t.id
+  RETURNING t.*
+), payload AS (
+  UPDATE task_payloads p SET response = e.response
+  FROM ended, ends e WHERE p.task_id = ended.id AND e.id = ended.id AND e.response IS NOT NULL
+), history AS (
+  INSERT INTO attempts (task_id, attempt, worker, claimed_at, outcome, failure, output_tokens)
+  SELECT id, attempt, worker, claimed_at, state, failure, usage_output_tokens FROM ended
+)
+INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, priority, prompt_tokens, cached_tokens,
+                            output_tokens, cost_usd_micros)
+SELECT ended.id, tenant_id, key_id, model, priority,
+  CASE WHEN billed THEN prompt ELSE 0 END, CASE WHEN billed THEN cached ELSE 0 END,
+  CASE WHEN billed THEN output ELSE 0 END, CASE WHEN billed THEN cost ELSE 0 END
+FROM ended JOIN ends e ON e.id = ended.id
+RETURNING task_id
+""")
+
+
+async def settle(connection: AsyncConnection, endings: Sequence[Ending]) -> set[str]:
+    """End tasks: state, response, attempt record and ledger entry in one statement.
+
+    Return the ids that were ended; the others belong to another attempt now, and their result is dropped.
+    """
+    rows = [
+        {
+            "id": end.task_id,
+            "attempt": end.attempt,
+            "state": end.state,
+            "finish_reason": end.finish_reason,
+            "failure": end.failure,
+            "failure_message": end.failure_message or (RULES[end.failure].message if end.failure else None),
+            "response": end.response,
+            "prompt": end.usage.prompt_tokens,
+            "cached": end.usage.cached_tokens,
+            "output": end.usage.output_tokens,
+            "ttft_ms": end.ttft_ms,
+            "billed": end.failure is None or RULES[end.failure].billed,
+            "cost": end.cost_usd_micros,
+        }
+        for end in endings
+    ]
+    result = await connection.execute(_SETTLE, {"rows": orjson.dumps(rows).decode()})
+    return {row.task_id for row in result}
+
+
+_REQUEUE = """
+WITH locked AS MATERIALIZED (
+  SELECT t.id FROM tasks t {join} WHERE t.state = 'in_progress' AND {which}
+  ORDER BY t.id {limit} FOR UPDATE OF t
+), requeued AS (
+  UPDATE tasks t SET state = 'queued', lease_expires_at = NULL, published_at = NULL,
+    failures = failures + :counts
+  FROM locked WHERE t.id = locked.id
+  RETURNING t.*
+), history AS (
+  INSERT INTO attempts (task_id, attempt, worker, claimed_at, outcome, failure)
+  SELECT id, attempt, worker, claimed_at, state, :failure FROM requeued
+)
+SELECT id, attempt FROM requeued
+"""
+_HAND_BACK = sa.text(
+    _REQUEUE.format(
+        join="JOIN unnest(CAST(:ids AS text[]), CAST(:attempts AS int[])) AS m(id, attempt) "
+        "ON m.id = t.id AND m.attempt = t.attempt",
+        which="(:counts = 0 OR t.failures + 1 < t.max_attempts)",
+        limit="",
+    )
+).bindparams(_IDS, sa.bindparam("attempts", type_=sa.ARRAY(sa.Integer)))
+_RESCUE = sa.text(
+    _REQUEUE.format(
+        join="",
+        which="t.lease_expires_at < now() AND t.failures + 1 < t.max_attempts AND t.deadline_at > now()",
+        limit="LIMIT :limit",
+    )
+)
+
+
+async def hand_back(
+    connection: AsyncConnection, held: Sequence[tuple[str, int]], failure: Failure
+) -> set[str]:
+    """Queue running tasks again for the next attempt, at once rather than after the lease.
+
+    Return the ids queued again; the others are held no more, being cancelled, or out of attempts.
+    """
+    rows = await connection.execute(
+        _HAND_BACK,
+        {
+            "ids": [i for i, _ in held],
+            "attempts": [a for _, a in held],
+            "failure": failure,
+            "counts": int(RULES[failure].counts),
+        },
+    )
+    return {row.id for row in rows}
+
+
+async def rescue(connection: AsyncConnection, *, limit: int) -> list[str]:
+    """Queue tasks with an expired lease again where attempts and deadline allow; return their ids."""
+    rows = await connection.execute(_RESCUE, {"failure": Failure.WORKER_LOST, "counts": 1, "limit": limit})
+    return [row.id for row in rows]
+
+
+_LOST = sa.text("""
+SELECT id, attempt, state, prompt_tokens, deadline_at <= now() AS late FROM tasks
+WHERE state IN ('in_progress', 'cancelling') AND lease_expires_at < now()
+  AND (state = 'cancelling' OR failures + 1 >= max_attempts OR deadline_at <= now())
+ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
+""")
+
+
+async def find_lost(connection: AsyncConnection, *, limit: int) -> list[tuple[str, int, str, int, bool]]:
+    """Lock expired leases that `rescue` leaves: (id, attempt, state, prompt tokens, deadline passed)."""
+    rows = await connection.execute(_LOST, {"limit": limit})
+    return [(row.id, row.attempt, row.state, row.prompt_tokens, row.late) for row in rows]

@@ -1,0 +1,132 @@
+"""Rows as the rest of the code sees them."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from core.failures import Failure
+from core.lanes import Lane, LengthBounds, LengthClass, Priority
+from core.pricing import Tariff, Usage
+from core.states import TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who is asking: an API key and its tenant."""
+
+    key_id: str
+    tenant_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A registered model."""
+
+    name: str
+    path: str
+    max_model_len: int  # tokens
+    default_max_tokens: int | None  # tokens; None fills the context
+    bounds: LengthBounds
+    owned_by: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """What admission decided; becomes one row of `tasks` and one of `task_payloads`."""
+
+    id: str
+    caller: Caller
+    lane: Lane
+    url: str
+    request: str  # JSON text
+    prompt_tokens: int
+    max_output_tokens: int
+    deadline_s: float  # from now
+    max_attempts: int
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task as callers may see it; bodies are read apart."""
+
+    id: str
+    tenant_id: str
+    lane: Lane
+    url: str
+    state: TaskState
+    attempt: int
+    prompt_tokens: int
+    max_output_tokens: int
+    created_at: datetime
+    deadline_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    finish_reason: str | None
+    failure: Failure | None
+    failure_message: str | None
+    usage: Usage | None
+    cost_usd_micros: int | None
+    ttft_ms: int | None
+    metadata: dict[str, str]
+
+    @classmethod
+    def of(cls, row: Any) -> "Task":
+        """Build from a row of `storage.tasks.SELECT_TASK`."""
+        usage = None
+        if row.usage_output_tokens is not None:
+            usage = Usage(row.usage_prompt_tokens, row.usage_cached_tokens, row.usage_output_tokens)
+        return cls(
+            id=row.id,
+            tenant_id=row.tenant_id,
+            lane=Lane(row.model, LengthClass(row.length_class), Priority(row.priority)),
+            url=row.url,
+            state=TaskState(row.state),
+            attempt=row.attempt,
+            prompt_tokens=row.prompt_tokens,
+            max_output_tokens=row.max_output_tokens,
+            created_at=row.created_at,
+            deadline_at=row.deadline_at,
+            started_at=row.started_at,
+            finished_at=row.finished_at,
+            finish_reason=row.finish_reason,
+            failure=Failure(row.failure) if row.failure else None,
+            failure_message=row.failure_message,
+            usage=usage,
+            cost_usd_micros=row.cost_usd_micros,
+            ttft_ms=row.ttft_ms,
+            metadata=row.metadata,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A task handed to one attempt; `attempt` is its fencing token."""
+
+    task_id: str
+    attempt: int
+    url: str
+    request: str  # JSON text
+    max_output_tokens: int
+    prompt_tokens: int
+    created_at: datetime
+    remaining_s: float  # to the deadline
+    priority: Priority
+    tariff: Tariff  # in force when the task was accepted; all zero where the model has none
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ends its task: one row of what `storage.settle` writes."""
+
+    task_id: str
+    attempt: int
+    state: TaskState  # final
+    usage: Usage
+    cost_usd_micros: int = 0  # charged unless the failure is ours
+    finish_reason: str | None = None
+    failure: Failure | None = None
+    failure_message: str | None = None
+    response: str | None = None  # JSON text; partial output too
+    ttft_ms: int | None = None

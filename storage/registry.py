@@ -1,0 +1,84 @@
+"""Models, their tariffs, and who may use them."""
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from core.lanes import LengthBounds
+from core.pricing import Tariff
+from storage.records import Model
+from storage.tables import grants, models, tariffs
+
+
+async def put_model(
+    connection: AsyncConnection,
+    *,
+    name: str,
+    path: str,
+    max_model_len: int,
+    default_max_tokens: int | None,
+    bounds: LengthBounds,
+) -> None:
+    """Register a model or change its registration."""
+    values = {
+        "path": path,
+        "max_model_len": max_model_len,
+        "default_max_tokens": default_max_tokens,
+        "short_tokens": bounds.short,
+        "medium_tokens": bounds.medium,
+    }
+    await connection.execute(
+        insert(models)
+        .values(name=name, **values)
+        .on_conflict_do_update(index_elements=["name"], set_=values)
+    )
+
+
+async def put_tariff(connection: AsyncConnection, model: str, tariff: Tariff) -> None:
+    """Set a model's prices from now on; does nothing when they are the ones in force."""
+    columns = (tariffs.c.prompt_usd_micros, tariffs.c.cached_usd_micros, tariffs.c.output_usd_micros)
+    new = (tariff.prompt_usd_micros, tariff.cached_usd_micros, tariff.output_usd_micros)
+    current = (
+        await connection.execute(
+            sa.select(*columns).where(tariffs.c.model == model).order_by(tariffs.c.valid_from.desc()).limit(1)
+        )
+    ).one_or_none()
+    if current is None or tuple(current) != new:
+        prices = dict(zip((column.name for column in columns), new, strict=True))
+        await connection.execute(tariffs.insert().values(model=model, **prices))
+
+
+async def grant(connection: AsyncConnection, tenant_id: str, model: str) -> None:
+    """Let a tenant use a model."""
+    await connection.execute(
+        insert(grants).values(tenant_id=tenant_id, model=model).on_conflict_do_nothing()
+    )
+
+
+async def granted_models(connection: AsyncConnection, tenant_id: str) -> list[Model]:
+    """List the models that a tenant may use, by name; the others do not exist for it."""
+    rows = await connection.execute(
+        sa.select(models)
+        .join(grants, grants.c.model == models.c.name)
+        .where(grants.c.tenant_id == tenant_id)
+        .order_by(models.c.name)
+    )
+    return [_model(row) for row in rows]
+
+
+async def get_model(connection: AsyncConnection, name: str) -> Model | None:
+    """Read a model's registration, whoever may use it."""
+    row = (await connection.execute(sa.select(models).where(models.c.name == name))).one_or_none()
+    return _model(row) if row else None
+
+
+def _model(row: sa.Row[tuple[object, ...]]) -> Model:
+    return Model(
+        name=row.name,
+        path=row.path,
+        max_model_len=row.max_model_len,
+        default_max_tokens=row.default_max_tokens,
+        bounds=LengthBounds(row.short_tokens, row.medium_tokens),
+        owned_by=row.owned_by,
+        created_at=row.created_at,
+    )

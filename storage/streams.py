@@ -1,0 +1,178 @@
+"""Events of tasks in Redis: an append-only stream per task, published live on a channel of the same name.
+
+Guarantees: sequence numbers of one task rise without gap or repeat, whoever writes. An append names its
+attempt and the next sequence number; it is refused once a newer attempt has opened the stream (the fence)
+or when the number is taken, so a stale worker can't write into a stream that moved on.
+What Redis loses, Postgres still knows: states and results live there; a reader that finds a gap is told so.
+
+Shapes: entry id `<sequence>-0`; fields t (event type), d (JSON data), k (token ids, little-endian uint32).
+Live messages: `<sequence> <type> <data>`. Sequence 1 is always `task.queued` and is never stored.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError
+
+FIRST_STORED = 2  # 1 is task.queued, which every reader derives from the task row
+
+# For each entry: look at the fence, append, publish; returns the places of the refused ones. XADD itself
+# refuses a number that is not above the last. There is no gap because the only writer counts by ones.
+_APPEND = """
+local refused = {}
+for i = 1, #KEYS, 2 do
+  local a = (i - 1) / 2 * 6
+  local attempt, sequence = tonumber(ARGV[a + 1]), ARGV[a + 2]
+  local fence = tonumber(redis.call('GET', KEYS[i + 1]) or '0')
+  if fence > attempt then
+    refused[#refused + 1] = (i - 1) / 2
+  else
+    local added
+    if ARGV[a + 5] == '' then
+      added = redis.pcall('XADD', KEYS[i], sequence .. '-0', 't', ARGV[a + 3], 'd', ARGV[a + 4])
+    else
+      added = redis.pcall('XADD', KEYS[i], sequence .. '-0', 't', ARGV[a + 3], 'd', ARGV[a + 4],
+                          'k', ARGV[a + 5])
+    end
+    if type(added) == 'table' and added.err then
+      if string.find(added.err, 'equal or smaller') then
+        refused[#refused + 1] = (i - 1) / 2
+      else
+        return redis.error_reply(added.err)
+      end
+    else
+      redis.call('EXPIRE', KEYS[i], ARGV[a + 6])
+      redis.call('PUBLISH', KEYS[i], sequence .. ' ' .. ARGV[a + 3] .. ' ' .. ARGV[a + 4])
+    end
+  end
+end
+return refused
+"""
+
+# Raising the fence and reading what earlier attempts wrote is one step: nothing can be appended between.
+_OPEN = """
+local fence = tonumber(redis.call('GET', KEYS[2]) or '0')
+if fence >= tonumber(ARGV[1]) then return false end
+redis.call('SET', KEYS[2], ARGV[1], 'EX', ARGV[2])
+return redis.call('XRANGE', KEYS[1], '-', '+')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One stream entry."""
+
+    sequence: int
+    type: str
+    data: bytes  # JSON object
+    token_ids: tuple[int, ...] = ()  # emitted with it
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """One entry to write."""
+
+    task_id: str
+    attempt: int
+    sequence: int
+    type: str
+    data: bytes
+    token_ids: Sequence[int] = ()
+
+
+class EventStreams:
+    """The streams under one key prefix.
+
+    Raises from every method: redis.exceptions.RedisError when the server is away or full.
+    """
+
+    def __init__(self, redis: Redis, key_prefix: str, ttl_s: float) -> None:
+        self._redis = redis
+        self._prefix = key_prefix
+        self._ttl_s = max(1, int(ttl_s))
+        self._digests: dict[str, str] = {}
+
+    def channel(self, task_id: str) -> str:
+        """Key of the stream and name of the live channel."""
+        return f"{self._prefix}:s:{task_id}"
+
+    def _fence(self, task_id: str) -> str:
+        return f"{self._prefix}:f:{task_id}"
+
+    def _result(self, task_id: str) -> str:
+        return f"{self._prefix}:r:{task_id}"
+
+    @property
+    def cancel_channel(self) -> str:
+        """Channel on which ids of tasks to stop are published: quicker than the lease, never the truth."""
+        return f"{self._prefix}:cancel"
+
+    async def _run(self, script: str, keys: list[str], arguments: list[object]) -> object:
+        digest = self._digests.get(script)
+        if digest is None:
+            digest = self._digests[script] = cast(str, await self._redis.script_load(script))
+        try:
+            return await self._redis.evalsha(digest, len(keys), *keys, *arguments)  # type: ignore[arg-type]
+        except NoScriptError:  # the server was restarted or flushed
+            return await self._redis.eval(script, len(keys), *keys, *arguments)  # type: ignore[arg-type]
+
+    async def open(self, task_id: str, attempt: int) -> list[Event] | None:
+        """Fence off earlier attempts and return what they wrote; None when a newer attempt came first."""
+        entries = await self._run(
+            _OPEN, [self.channel(task_id), self._fence(task_id)], [attempt, self._ttl_s]
+        )
+        if entries is None:
+            return None
+        return [_parse(entry_id, _pairs(fields)) for entry_id, fields in cast(list[tuple[bytes, list[bytes]]], entries)]
+
+    async def append(self, entries: Sequence[Append]) -> list[Append]:
+        """Append and publish entries of any tasks in one round trip; return those that were refused."""
+        keys: list[str] = []
+        arguments: list[object] = []
+        for entry in entries:
+            keys += (self.channel(entry.task_id), self._fence(entry.task_id))
+            tokens = struct.pack(f"<{len(entry.token_ids)}I", *entry.token_ids) if entry.token_ids else b""
+            arguments += (entry.attempt, entry.sequence, entry.type, entry.data, tokens, self._ttl_s)
+        refused = cast(list[int], await self._run(_APPEND, keys, arguments))
+        return [entries[i] for i in refused]
+
+    async def read(self, task_id: str, after: int = 0) -> list[Event]:
+        """Read the stored entries with a sequence number above `after`."""
+        entries = await self._redis.xrange(self.channel(task_id), min=f"({after}-0" if after else "-")
+        return [_parse(entry_id, fields) for entry_id, fields in entries]
+
+    async def put_result(self, task_id: str, response: str) -> None:
+        """Keep a final response where polling callers find it without asking Postgres."""
+        await self._redis.set(self._result(task_id), response, ex=self._ttl_s)
+
+    async def get_result(self, task_id: str) -> str | None:
+        """Return the response of a final task, None once Redis no longer has it."""
+        result = await self._redis.get(self._result(task_id))
+        return result.decode() if result is not None else None
+
+    async def ask_cancel(self, task_id: str) -> None:
+        """Tell all workers to stop a task now; the lease renewal tells them within a second otherwise."""
+        await self._redis.publish(self.cancel_channel, task_id)
+
+
+def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _parse(entry_id: bytes, fields: dict[bytes, bytes]) -> Event:
+    tokens = fields.get(b"k", b"")
+    return Event(
+        sequence=int(entry_id.split(b"-", 1)[0]),
+        type=fields[b"t"].decode(),
+        data=fields[b"d"],
+        token_ids=struct.unpack(f"<{len(tokens) // 4}I", tokens),
+    )
+
+
+def parse_live(message: bytes) -> Event:
+    """Read a message of a live channel."""
+    sequence, kind, data = message.split(b" ", 2)
+    return Event(int(sequence), kind.decode(), data)

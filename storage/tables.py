@@ -1,0 +1,215 @@
+"""Tables of the Postgres schema, as `migrations` creates them.
+
+A task is one row of `tasks` (what decisions read) and one of `task_payloads` (bodies, only read whole).
+Rules of `core.states` stand here again as CHECK constraints, so that no bug and no hand can break them.
+
+Units: `*_usd_micros` integer micro-USD (tariffs: per million tokens); `*_at` timestamptz of the database clock.
+"""
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+
+from core.failures import Failure
+from core.lanes import LengthClass, Priority
+from core.states import FINAL, RUNNING, TaskState
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _one_of(column: str, values: object) -> str:
+    return f"{column} IN ({', '.join(repr(str(v)) for v in sorted(values))})"  # type: ignore[call-overload]
+
+
+def _created_at() -> sa.Column[object]:
+    return sa.Column("created_at", sa.TIMESTAMP(True), nullable=False, server_default=sa.func.now())
+
+
+tenants = sa.Table(
+    "tenants",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
+    _created_at(),
+)
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False, index=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("lookup", sa.Text, nullable=False, unique=True),  # first characters of the key, not secret
+    sa.Column("digest", sa.LargeBinary, nullable=False),  # HMAC-SHA256 of the key under the pepper
+    _created_at(),
+    sa.Column("expires_at", sa.TIMESTAMP(True)),
+    sa.Column("revoked_at", sa.TIMESTAMP(True)),
+)
+
+models = sa.Table(
+    "models",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),  # what callers send as `model`; may hold slashes
+    sa.Column("path", sa.Text, nullable=False),  # folder of weights, tokenizer and chat template
+    sa.Column("max_model_len", sa.Integer, nullable=False),  # tokens, prompt and output together
+    sa.Column("default_max_tokens", sa.Integer),  # of requests that ask for none; null: fill the context
+    sa.Column("short_tokens", sa.Integer, nullable=False),  # bounds of the length classes
+    sa.Column("medium_tokens", sa.Integer, nullable=False),
+    sa.Column("owned_by", sa.Text, nullable=False, server_default="headrace"),
+    _created_at(),
+    sa.CheckConstraint("0 < short_tokens AND short_tokens < medium_tokens", name="bounds_rise"),
+    sa.CheckConstraint("max_model_len > 0", name="has_context"),
+)
+
+tariffs = sa.Table(
+    "tariffs",
+    metadata,
+    sa.Column("model", sa.ForeignKey("models.name", ondelete="CASCADE"), primary_key=True),
+    sa.Column("valid_from", sa.TIMESTAMP(True), primary_key=True, server_default=sa.func.now()),
+    sa.Column("prompt_usd_micros", sa.BigInteger, nullable=False),
+    sa.Column("cached_usd_micros", sa.BigInteger, nullable=False),
+    sa.Column("output_usd_micros", sa.BigInteger, nullable=False),
+    sa.CheckConstraint(
+        "prompt_usd_micros >= 0 AND cached_usd_micros >= 0 AND output_usd_micros >= 0", name="not_negative"
+    ),
+)
+
+grants = sa.Table(
+    "grants",
+    metadata,
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), primary_key=True),
+    sa.Column("model", sa.ForeignKey("models.name", ondelete="CASCADE"), primary_key=True),
+    _created_at(),
+)
+
+tasks = sa.Table(
+    "tasks",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),  # sorts by time
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("key_id", sa.ForeignKey("api_keys.id"), nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("url", sa.Text, nullable=False),  # the OpenAI route the request belongs to
+    sa.Column("priority", sa.Text, nullable=False),
+    sa.Column("length_class", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False, server_default=TaskState.QUEUED.value),
+    sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),  # the fencing token
+    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),  # attempts that count
+    sa.Column("max_attempts", sa.Integer, nullable=False),
+    sa.Column("prompt_tokens", sa.Integer, nullable=False),  # as counted at admission
+    sa.Column("max_output_tokens", sa.Integer, nullable=False),
+    _created_at(),
+    sa.Column("deadline_at", sa.TIMESTAMP(True), nullable=False),
+    sa.Column("published_at", sa.TIMESTAMP(True)),  # null: the broker may not know of it (outbox)
+    sa.Column("started_at", sa.TIMESTAMP(True)),  # first claim
+    sa.Column("claimed_at", sa.TIMESTAMP(True)),  # newest claim
+    sa.Column("lease_expires_at", sa.TIMESTAMP(True)),
+    sa.Column("worker", sa.Text),  # of the newest attempt
+    sa.Column("finished_at", sa.TIMESTAMP(True)),
+    sa.Column("finish_reason", sa.Text),  # the engine's
+    sa.Column("failure", sa.Text),  # ours
+    sa.Column("failure_message", sa.Text),  # public; never a body
+    sa.Column("usage_prompt_tokens", sa.Integer),
+    sa.Column("usage_cached_tokens", sa.Integer),
+    sa.Column("usage_output_tokens", sa.Integer),
+    sa.Column("ttft_ms", sa.Integer),  # from claim to first token, newest attempt that streamed
+    sa.Column("metadata", JSONB, nullable=False, server_default="{}"),
+    sa.CheckConstraint(_one_of("state", TaskState), name="state"),
+    sa.CheckConstraint(_one_of("priority", Priority), name="priority"),
+    sa.CheckConstraint(_one_of("length_class", LengthClass), name="length_class"),
+    sa.CheckConstraint(f"failure IS NULL OR {_one_of('failure', Failure)}", name="failure"),
+    sa.CheckConstraint(
+        f"({_one_of('state', RUNNING)}) = (lease_expires_at IS NOT NULL)", name="running_has_lease"
+    ),
+    sa.CheckConstraint(f"({_one_of('state', FINAL)}) = (finished_at IS NOT NULL)", name="final_has_end"),
+    sa.CheckConstraint("attempt >= 0 AND failures >= 0 AND failures <= attempt", name="attempt"),
+    sa.CheckConstraint("state <> 'completed' OR usage_output_tokens IS NOT NULL", name="completed_has_usage"),
+    sa.Index("ix_tasks_tenant_list", "tenant_id", "id"),
+    sa.Index("ix_tasks_queued", "model", "length_class", "priority", "id", postgresql_where=sa.text("state = 'queued'")),
+    sa.Index(
+        "ix_tasks_unpublished", "id", postgresql_where=sa.text("state = 'queued' AND published_at IS NULL")
+    ),
+    sa.Index("ix_tasks_running", "id", postgresql_where=sa.text(_one_of("state", RUNNING))),
+    # leases are renewed every second: no index on lease_expires_at keeps those updates heap-only
+    postgresql_with={"fillfactor": "80"},
+)
+
+task_payloads = sa.Table(
+    "task_payloads",
+    metadata,
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    # Text, not jsonb: a body is read whole, and jsonb refuses NUL characters that models do produce
+    sa.Column("request", sa.Text, nullable=False),
+    sa.Column("response", sa.Text),
+)
+
+idempotency_keys = sa.Table(
+    "idempotency_keys",
+    metadata,
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("body_digest", sa.LargeBinary, nullable=False),
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False, index=True),
+    _created_at(),
+)
+
+attempts = sa.Table(
+    "attempts",
+    metadata,
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True),
+    sa.Column("worker", sa.Text, nullable=False),
+    sa.Column("claimed_at", sa.TIMESTAMP(True), nullable=False),
+    sa.Column("ended_at", sa.TIMESTAMP(True), nullable=False, server_default=sa.func.now()),
+    sa.Column("outcome", sa.Text, nullable=False),  # the task's state after it
+    sa.Column("failure", sa.Text),
+    sa.Column("output_tokens", sa.Integer, nullable=False, server_default="0"),
+)
+
+ledger_entries = sa.Table(
+    "ledger_entries",
+    metadata,
+    sa.Column("task_id", sa.Text, primary_key=True),  # one a task; outlives the task's retention
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("key_id", sa.Text, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("priority", sa.Text, nullable=False),
+    sa.Column("prompt_tokens", sa.Integer, nullable=False),
+    sa.Column("cached_tokens", sa.Integer, nullable=False),
+    sa.Column("output_tokens", sa.Integer, nullable=False),
+    sa.Column("cost_usd_micros", sa.BigInteger, nullable=False),
+    _created_at(),
+    sa.CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens AND output_tokens >= 0", name="counts"),
+    sa.CheckConstraint("cost_usd_micros >= 0", name="cost"),
+    sa.Index("ix_ledger_entries_tenant_time", "tenant_id", "created_at"),
+)
+
+workers = sa.Table(
+    "workers",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("engine", sa.Text, nullable=False),  # vllm, or deterministic: said wherever it is shown
+    sa.Column("engine_version", sa.Text, nullable=False),
+    sa.Column("length_classes", sa.Text, nullable=False),
+    sa.Column("max_num_seqs", sa.Integer, nullable=False),
+    sa.Column("running", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("state", sa.Text, nullable=False),  # ready, draining, engine_down
+    sa.Column("started_at", sa.TIMESTAMP(True), nullable=False, server_default=sa.func.now()),
+    sa.Column("seen_at", sa.TIMESTAMP(True), nullable=False, server_default=sa.func.now()),
+)
+
+leaders = sa.Table(
+    "leaders",
+    metadata,
+    sa.Column("role", sa.Text, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("expires_at", sa.TIMESTAMP(True), nullable=False),
+)

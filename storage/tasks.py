@@ -1,0 +1,217 @@
+"""Reading and accepting tasks, and ending those that no attempt holds. See `storage.attempts` for the rest."""
+
+from collections.abc import Sequence
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from core.failures import Failure
+from core.states import FINAL, TaskState
+from storage.records import NewTask, Task
+from storage.tables import idempotency_keys, ledger_entries, task_payloads, tasks
+
+SELECT_TASK = sa.select(tasks, ledger_entries.c.cost_usd_micros).outerjoin(
+    ledger_entries, ledger_entries.c.task_id == tasks.c.id
+)
+
+_INSERT = sa.text("""
+WITH new AS (
+  SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
+    id text, tenant_id text, key_id text, model text, url text, priority text, length_class text,
+    max_attempts int, prompt_tokens int, max_output_tokens int, deadline_s float8, metadata jsonb, request text)
+), inserted AS (
+  INSERT INTO tasks (id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
+                     max_output_tokens, deadline_at, metadata)
+  SELECT id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
+         max_output_tokens, now() + make_interval(secs => deadline_s), metadata FROM new
+)
+INSERT INTO task_payloads (task_id, request) SELECT id, request FROM new
+""")
+
+
+async def insert_tasks(connection: AsyncConnection, new: Sequence[NewTask]) -> None:
+    """Insert tasks and their payloads in one statement. Raises: IntegrityError on an id used before."""
+    rows = [
+        {
+            "id": task.id,
+            "tenant_id": task.caller.tenant_id,
+            "key_id": task.caller.key_id,
+            "model": task.lane.model,
+            "url": task.url,
+            "priority": task.lane.priority,
+            "length_class": task.lane.length_class,
+            "max_attempts": task.max_attempts,
+            "prompt_tokens": task.prompt_tokens,
+            "max_output_tokens": task.max_output_tokens,
+            "deadline_s": task.deadline_s,
+            "metadata": task.metadata,
+            "request": task.request,
+        }
+        for task in new
+    ]
+    await connection.execute(_INSERT, {"rows": orjson.dumps(rows).decode()})
+
+
+async def get_task(connection: AsyncConnection, tenant_id: str, task_id: str) -> Task | None:
+    """Read one task of a tenant; another tenant's id is as unknown as a made-up one."""
+    row = (
+        await connection.execute(SELECT_TASK.where(tasks.c.id == task_id, tasks.c.tenant_id == tenant_id))
+    ).one_or_none()
+    return Task.of(row) if row else None
+
+
+async def get_response(connection: AsyncConnection, task_id: str) -> str | None:
+    """Read a task's response body (JSON text), None when it has none."""
+    return (
+        await connection.execute(
+            sa.select(task_payloads.c.response).where(task_payloads.c.task_id == task_id)
+        )
+    ).scalar_one_or_none()
+
+
+async def list_tasks(
+    connection: AsyncConnection,
+    tenant_id: str,
+    *,
+    limit: int,
+    newest_first: bool,
+    after: str | None,
+    states: Sequence[TaskState] = (),
+) -> list[Task]:
+    """List a tenant's tasks by id, which is by time; `after` is exclusive."""
+    query = SELECT_TASK.where(tasks.c.tenant_id == tenant_id)
+    if states:
+        query = query.where(tasks.c.state.in_([state.value for state in states]))
+    if after is not None:
+        query = query.where(tasks.c.id < after if newest_first else tasks.c.id > after)
+    query = query.order_by(tasks.c.id.desc() if newest_first else tasks.c.id).limit(limit)
+    return [Task.of(row) for row in await connection.execute(query)]
+
+
+async def final_states(connection: AsyncConnection, task_ids: Sequence[str]) -> dict[str, TaskState]:
+    """Say which of these tasks are final; an unknown id is left out."""
+    rows = await connection.execute(
+        sa.select(tasks.c.id, tasks.c.state).where(
+            tasks.c.id == sa.func.any(sa.cast(list(task_ids), sa.ARRAY(sa.Text))),
+            tasks.c.state.in_([state.value for state in FINAL]),
+        )
+    )
+    return {row.id: TaskState(row.state) for row in rows}
+
+
+_CANCEL = sa.text("""
+UPDATE tasks SET
+  state = CASE state WHEN 'queued' THEN 'cancelled' ELSE 'cancelling' END,
+  finished_at = CASE state WHEN 'queued' THEN now() END,
+  usage_prompt_tokens = CASE state WHEN 'queued' THEN 0 END,
+  usage_cached_tokens = CASE state WHEN 'queued' THEN 0 END,
+  usage_output_tokens = CASE state WHEN 'queued' THEN 0 END
+WHERE id = :id AND tenant_id = :tenant_id AND state IN ('queued', 'in_progress')
+RETURNING id, state
+""")
+
+
+async def request_cancel(connection: AsyncConnection, tenant_id: str, task_id: str) -> TaskState | None:
+    """Cancel a queued task for good, mark a running one; None when there was nothing to change."""
+    row = (await connection.execute(_CANCEL, {"id": task_id, "tenant_id": tenant_id})).one_or_none()
+    if row is None:
+        return None
+    if row.state == TaskState.CANCELLED:
+        await _write_empty_ledger(connection, [row.id])
+    return TaskState(row.state)
+
+
+_END_QUEUED = """
+UPDATE tasks SET state = :state, finished_at = now(), failure = :failure, failure_message = :message,
+  usage_prompt_tokens = coalesce(usage_prompt_tokens, 0), usage_cached_tokens = coalesce(usage_cached_tokens, 0),
+  usage_output_tokens = coalesce(usage_output_tokens, 0)
+WHERE id IN (SELECT id FROM tasks WHERE state = 'queued' AND {which} ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED)
+RETURNING id
+"""
+_END_QUEUED_LATE = sa.text(_END_QUEUED.format(which="deadline_at <= now()"))
+_END_QUEUED_ONE = sa.text(_END_QUEUED.format(which="id = :id"))
+
+
+async def expire_queued(connection: AsyncConnection, *, message: str, limit: int) -> list[str]:
+    """End queued tasks whose deadline passed; return their ids."""
+    rows = await connection.execute(
+        _END_QUEUED_LATE,
+        {"state": TaskState.EXPIRED, "failure": Failure.DEADLINE, "message": message, "limit": limit},
+    )
+    ended = [row.id for row in rows]
+    await _write_empty_ledger(connection, ended)
+    return ended
+
+
+async def end_queued(
+    connection: AsyncConnection, task_id: str, state: TaskState, failure: Failure, message: str
+) -> bool:
+    """End one queued task; False when it is queued no more."""
+    rows = await connection.execute(
+        _END_QUEUED_ONE,
+        {"id": task_id, "state": state, "failure": failure, "message": message, "limit": 1},
+    )
+    ended = [row.id for row in rows]
+    await _write_empty_ledger(connection, ended)
+    return bool(ended)
+
+
+_EMPTY_LEDGER = sa.text("""
+INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, priority, prompt_tokens, cached_tokens,
+                            output_tokens, cost_usd_micros)
+SELECT id, tenant_id, key_id, model, priority, 0, 0, 0, 0 FROM tasks WHERE id = ANY(:ids)
+""").bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Text)))
+
+
+async def _write_empty_ledger(connection: AsyncConnection, task_ids: Sequence[str]) -> None:
+    # Every final task has one entry, those that never ran as well: `tasks` and ledger compare row by row.
+    if task_ids:
+        await connection.execute(_EMPTY_LEDGER, {"ids": list(task_ids)})
+
+
+async def count_queued(connection: AsyncConnection) -> dict[tuple[str, str, str], int]:
+    """Count queued tasks by (model, length class, priority)."""
+    key = (tasks.c.model, tasks.c.length_class, tasks.c.priority)
+    rows = await connection.execute(
+        sa.select(*key, sa.func.count()).where(tasks.c.state == sa.text("'queued'")).group_by(*key)
+    )
+    return {(model, length_class, priority): count for model, length_class, priority, count in rows}
+
+
+async def delete_final_before(connection: AsyncConnection, retention_s: float, *, limit: int) -> int:
+    """Delete final tasks that ended longer ago than that, payloads with them; ledger entries stay."""
+    old = (
+        sa.select(tasks.c.id)
+        .where(
+            tasks.c.state.in_([state.value for state in FINAL]),
+            tasks.c.finished_at < sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, retention_s),
+        )
+        .limit(limit)
+    )
+    return (await connection.execute(sa.delete(tasks).where(tasks.c.id.in_(old)))).rowcount
+
+
+async def remember_idempotency_key(
+    connection: AsyncConnection, tenant_id: str, key: str, body_digest: bytes, task_id: str
+) -> None:
+    """Store the key with its task, in the transaction that accepts it. Raises: IntegrityError if taken."""
+    await connection.execute(
+        idempotency_keys.insert().values(
+            tenant_id=tenant_id, key=key, body_digest=body_digest, task_id=task_id
+        )
+    )
+
+
+async def find_idempotency_key(
+    connection: AsyncConnection, tenant_id: str, key: str
+) -> tuple[bytes, str] | None:
+    """Return (body digest, task id) of an idempotency key used before."""
+    row = (
+        await connection.execute(
+            sa.select(idempotency_keys.c.body_digest, idempotency_keys.c.task_id).where(
+                idempotency_keys.c.tenant_id == tenant_id, idempotency_keys.c.key == key
+            )
+        )
+    ).one_or_none()
+    return (row.body_digest, row.task_id) if row else None
