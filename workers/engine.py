@@ -42,13 +42,15 @@ class GenerateRequest:
     url: str  # the OpenAI route the body belongs to, such as /v1/chat/completions
     body: Mapping[str, Any]  # validated; routes' defaults not yet filled in
     max_output_tokens: int  # of the whole task, emitted ones included
-    emitted_token_ids: Sequence[int] = ()  # sent by earlier attempts: generation continues after them
+    # Sent by earlier attempts: generation continues after them. Only for bodies that are `body.resumable`.
+    emitted_token_ids: Sequence[int] = ()
     trace_headers: Mapping[str, str] | None = None
+    cache_salt: str | None = None  # requests share prefix cache entries only under the same one
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step added to one choice."""
+    """What one step added to one choice. The ids spell exactly the text: neither runs ahead of the other."""
 
     index: int  # choice, 0 to n - 1
     text: str
