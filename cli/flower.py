@@ -1,0 +1,24 @@
+"""`headrace flower`: Celery's dashboard, on loopback and behind a password."""
+
+import os
+import sys
+from pathlib import Path
+
+from cli.stack.ports import LOOPBACK
+
+USER = "headrace"
+PASSWORD_VARIABLE = "HEADRACE_FLOWER_PASSWORD"
+
+_MAX_TASKS = 10_000  # Flower keeps tasks in memory, 7 KiB each; its own limit would take 0.7 GB
+
+
+def run(port: int, password_file: Path | None) -> None:
+    """Become Flower: returns only on failure. Raises: SystemExit without a password."""
+    password = password_file.read_text().strip() if password_file else os.environ.get(PASSWORD_VARIABLE, "")
+    if not password:
+        sys.exit(f"headrace flower: needs a password: --password-file or {PASSWORD_VARIABLE}")
+    # By the environment: every local user can read a command line.
+    environment = {**os.environ, "FLOWER_BASIC_AUTH": f"{USER}:{password}"}
+    words = ["-P", "-m", "celery", "-A", "runtime.celery_app", "flower"]
+    words += [f"--address={LOOPBACK}", f"--port={port}", f"--max_tasks={_MAX_TASKS}"]
+    os.execve(sys.executable, [sys.executable, *words], environment)
