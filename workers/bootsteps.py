@@ -1,0 +1,86 @@
+"""What a worker's consumer does besides consuming: three steps against losses of the Redis transport.
+
+`install` adds them to an application; the pool must be `workers.pool.AsyncioPool`.
+"""
+
+import time
+from typing import Any
+
+from celery import Celery, bootsteps
+from celery.utils.log import get_logger
+
+from workers import celery_private
+
+logger = get_logger(__name__)
+
+TASKS = "celery.worker.consumer.tasks:Tasks"
+
+
+class PoolLink(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Gives the pool the consumer of the current connection: to pause it, and to put messages back."""
+
+    requires = (TASKS,)
+
+    def start(self, c: Any) -> None:
+        c.pool.consumer = c
+
+    def stop(self, c: Any) -> None:
+        """Nothing: the pool needs the consumer until its drain ended."""
+
+    def register_with_event_loop(self, c: Any, hub: Any) -> None:
+        """Called on every connect, after the pool's and just before celery consumes."""
+        c.pool.apply_pause_after_connect()
+
+
+class BrpopDrain(bootsteps.StartStopStep):  # type: ignore[misc]
+    """On a warm stop, reads the reply of the BRPOP in flight, so that a SIGKILL can't lose its message."""
+
+    requires = (TASKS,)
+
+    def start(self, c: Any) -> None:
+        """Nothing to start."""
+
+    def stop(self, c: Any) -> None:
+        """Called before celery's own step cancels the consumer, and on a lost connection (without one)."""
+        if c.task_consumer and c.connection:
+            try:
+                celery_private.cancel_and_read_pending(c.task_consumer)
+            except c.connection_errors:
+                logger.warning("the broker went away while the consumer stopped", exc_info=True)
+
+
+class HeldTagHeartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Restarts the visibility timeout of every held message three times within it.
+
+    Without this a task that takes longer is redelivered while it runs. It runs on the hub's timer, which the
+    pool keeps turning while it drains.
+    """
+
+    requires = (TASKS,)
+
+    def __init__(self, c: Any, **kwargs: Any) -> None:
+        self._entry: Any = None
+        super().__init__(c, **kwargs)
+
+    def start(self, c: Any) -> None:
+        if self._entry is not None:
+            self._entry.cancel()
+        visibility_timeout_s = float(c.app.conf.broker_transport_options["visibility_timeout"])
+        self._entry = c.timer.call_repeatedly(visibility_timeout_s / 3, self._beat, (c,))
+
+    def stop(self, c: Any) -> None:
+        """Nothing: messages are held until the drain ended."""
+
+    def _beat(self, c: Any) -> None:
+        consumer = c.task_consumer
+        if not (consumer and c.connection):
+            return
+        try:
+            celery_private.refresh_held(consumer.channel, time.time())
+        except c.connection_errors:  # the hub's own reads notice a lost connection; two more beats are left
+            logger.warning("could not refresh held messages", exc_info=True)
+
+
+def install(app: Celery) -> None:
+    """Add the steps to every worker of this application."""
+    app.steps["consumer"].update({PoolLink, BrpopDrain, HeldTagHeartbeat})
