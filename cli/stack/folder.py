@@ -41,6 +41,16 @@ class RunInfo:
     pid_times: dict[str, int] = field(default_factory=dict)  # when each began: pids are used again
     format: int = _FORMAT
 
+    @property
+    def api_key(self) -> str:
+        """The key of tenant `default`."""
+        return Path(self.api_key_file).read_text().strip()
+
+    @property
+    def flower_auth(self) -> tuple[str, str]:
+        """User and password."""
+        return self.flower_user, Path(self.flower_password_file).read_text().strip()
+
 
 class DataFolder:
     """One stack's folder."""

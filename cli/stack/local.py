@@ -19,7 +19,7 @@ from typing import Literal, Self
 from cli.flower import USER as FLOWER_USER
 from cli.stack import model as demo_model
 from cli.stack import probes
-from cli.stack.folder import DataFolder, RunInfo, rotate
+from cli.stack.folder import SECRETS, DataFolder, RunInfo, rotate
 from cli.stack.ports import LOOPBACK, preferred, require_free
 from cli.stack.postgres import PostgresServer
 from cli.stack.process import Program
@@ -80,7 +80,7 @@ class LocalStack:
     @property
     def api_key(self) -> str:
         """The key of tenant `default`."""
-        return self.folder.api_key.read_text().strip()
+        return self.run.api_key
 
     @property
     def auth_headers(self) -> dict[str, str]:
@@ -95,7 +95,7 @@ class LocalStack:
     @property
     def flower_auth(self) -> tuple[str, str]:
         """User and password."""
-        return FLOWER_USER, self.folder.secret("flower-password")
+        return self.run.flower_auth
 
     @property
     def pids(self) -> dict[str, int]:
@@ -124,6 +124,8 @@ class LocalStack:
     async def _start(self) -> None:
         folder, step = self.folder, self.progress.step
         await asyncio.to_thread(folder.end_leftovers)
+        for name in SECRETS:
+            folder.secret(name)  # children read some of them as files
         ports = self._choose_ports()
         postgres = PostgresServer(
             folder.path / "postgres", ports["postgres"], folder.secret("postgres-password")

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_KEEPCAPS = 8
+_PR_SET_SECUREBITS = 28
+_SECBIT_NO_SETUID_FIXUP = 1 << 2
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_RAISE = 2
 _CAP_DAC_OVERRIDE = 1
@@ -65,7 +66,9 @@ def _prctl(option: int, *arguments: int) -> None:
 
 def _become(account: Account) -> None:
     if account.override_modes:
-        _prctl(_PR_SET_KEEPCAPS, 1)
+        # Not PR_SET_KEEPCAPS: access(2), which initdb asks about its binaries, ignores capabilities of a
+        # process whose user isn't root unless this bit is set.
+        _prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP)
     os.setgroups([])
     os.setresgid(account.gid, account.gid, account.gid)
     os.setresuid(account.uid, account.uid, account.uid)

@@ -81,7 +81,7 @@ class TerminalProgress(Progress):
     def _end(self, name: str, what: str, took_s: float | None) -> None:
         self._current.pop(name, None)
         if took_s is not None:
-            self._console.print(f"[green]✓[/] {name:<9} [dim]{escape(what)}, {took_s:.1f} s[/]")
+            self._console.print(f"[green]✓[/] {name:<9} [dim]{took_s:.1f} s[/]", highlight=False)
         self._show()
 
     def _show(self) -> None:

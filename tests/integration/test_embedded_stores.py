@@ -1,6 +1,7 @@
 """The embedded stores: what they promise about passwords, restarts and their owner's death."""
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -10,7 +11,7 @@ import psycopg
 import pytest
 import redis
 
-from cli.stack.postgres import PostgresServer
+from cli.stack.postgres import PostgresServer, binaries
 from cli.stack.process import StackError
 from cli.stack.valkey import ValkeyServer
 from tests.support.owner import PASSWORD
@@ -166,9 +167,16 @@ def test_a_taken_port_is_a_clear_error(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts Postgres as another user")
-def test_root_can_keep_its_data_where_nobody_else_can_go(tmp_path: Path) -> None:
+def test_root_can_keep_data_and_programs_where_nobody_else_can_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
+    package = binaries().parents[1]
+    shutil.copytree(package / "pginstall18", closed / package.name / "pginstall18")
+    libraries = f"{package.name}.libs"
+    shutil.copytree(package.with_name(libraries), closed / libraries)
+    monkeypatch.setattr("cli.stack.postgres.binaries", lambda: closed / package.name / "pginstall18" / "bin")
     server = PostgresServer(closed / "data", None, "p", durable=False)
     server.start()
     try:
