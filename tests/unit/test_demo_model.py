@@ -18,7 +18,12 @@ def write(folder: Path, weights_bytes: int = model.WEIGHTS_BYTES) -> None:
 
 def test_a_converted_model_is_not_converted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Path] = []
-    monkeypatch.setattr(model, "_write", lambda folder: (calls.append(folder), write(folder)))
+
+    def record(folder: Path) -> None:
+        calls.append(folder)
+        write(folder)
+
+    monkeypatch.setattr(model, "_write", record)
     target = tmp_path / "models" / "m"
     model.convert(target)
     assert model.is_complete(target)
