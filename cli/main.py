@@ -1,9 +1,12 @@
 """The `headrace` command: one function per subcommand, each importing what it needs when it is called."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from runtime.settings import Settings
 
 app = typer.Typer(
     name="headrace",
@@ -12,6 +15,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,  # they could show secrets
 )
+model_app = typer.Typer(help="Models and who may use them.", no_args_is_help=True)
+app.add_typer(model_app, name="model")
 
 
 @app.command()
@@ -41,6 +46,100 @@ def flower(
     import cli.flower
 
     cli.flower.run(port, password_file)
+
+
+@app.command()
+def migrate() -> None:
+    """Bring the database to the newest schema."""
+    from migrations import upgrade
+    from runtime.settings import settings
+
+    upgrade(settings().database_url.get_secret_value())
+
+
+@app.command()
+def bootstrap(
+    key_file: Annotated[Path, typer.Option(help="Where the API key goes; readable by its owner only.")],
+    tenant: Annotated[str, typer.Option(help="Created when missing.")] = "default",
+) -> None:
+    """Create the first tenant and its API key; does nothing when the file holds a key in force."""
+    import cli.admin
+
+    cli.admin.bootstrap(key_file, tenant)
+
+
+@model_app.command("add")
+def model_add(
+    name: Annotated[str, typer.Argument(help="What callers send as `model`.")],
+    path: Annotated[Path, typer.Option(help="Folder of weights, tokenizer and chat template.")],
+    max_model_len: Annotated[
+        int | None, typer.Option(min=16, help="Tokens of prompt and output together. Default: the model's.")
+    ] = None,
+    default_max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="For requests that ask for none. Default: fill the context.")
+    ] = None,
+    short: Annotated[int, typer.Option(min=1, help="Upper bound of the short class, tokens.")] = 512,
+    medium: Annotated[int, typer.Option(min=2, help="Upper bound of the medium class, tokens.")] = 2048,
+    prompt_price: Annotated[float, typer.Option(min=0, help="USD per million prompt tokens.")] = 0.0,
+    cached_price: Annotated[
+        float | None, typer.Option(min=0, help="USD per million cached prompt tokens. Default: prompt price.")
+    ] = None,
+    output_price: Annotated[float, typer.Option(min=0, help="USD per million output tokens.")] = 0.0,
+    tenant: Annotated[str, typer.Option(help="Granted the model; created when missing.")] = "default",
+) -> None:
+    """Register a model, or change its registration, and grant it to a tenant."""
+    import cli.admin
+
+    cli.admin.add_model(
+        name,
+        path,
+        max_model_len=max_model_len,
+        default_max_tokens=default_max_tokens,
+        short=short,
+        medium=medium,
+        prices=(prompt_price, prompt_price if cached_price is None else cached_price, output_price),
+        tenant=tenant,
+    )
+
+
+@app.command()
+def api(
+    host: Annotated[str | None, typer.Option(help="Default: HEADRACE_API_HOST, else 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Default: HEADRACE_API_PORT, else 8000.")] = None,
+) -> None:
+    """Serve HTTP."""
+    from api.app import serve
+
+    serve(_settings(api_host=host, api_port=port))
+
+
+@app.command()
+def control() -> None:
+    """Run the control loops: rescue, outbox, expiry, retention. Any number may run; one leads."""
+    from control.app import control as run
+
+    run(_settings())
+
+
+@app.command()
+def worker(
+    model: Annotated[str | None, typer.Option(help="The model to serve. Default: HEADRACE_MODEL.")] = None,
+    lanes: Annotated[
+        str | None, typer.Option(help="Length classes to take, such as short,medium. Default: all.")
+    ] = None,
+) -> None:
+    """Hold one engine and run tasks on it."""
+    from workers.app import work
+
+    raise typer.Exit(work(_settings(model=model, lanes=lanes)))
+
+
+def _settings(**given: Any) -> "Settings":
+    """The settings, with what the command line gave in place of the environment's."""
+    from runtime.settings import Settings, settings
+
+    options = {name: value for name, value in given.items() if value is not None}
+    return Settings.model_validate(settings().model_dump() | options)
 
 
 def main() -> None:

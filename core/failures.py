@@ -32,7 +32,7 @@ class FailureRule:
 
 RULES: dict[Failure, FailureRule] = {
     Failure.REQUEST_REJECTED: FailureRule(False, 400, "The engine refused the request."),
-    Failure.ENGINE_ERROR: FailureRule(False, 500, "The engine failed on this request."),
+    Failure.ENGINE_ERROR: FailureRule(True, 500, "The engine failed on this request."),
     Failure.ENGINE_DEAD: FailureRule(True, 503, "The engine ended while the task ran."),
     Failure.WORKER_LOST: FailureRule(True, 503, "The worker ended while the task ran."),
     Failure.WORKER_DRAINED: FailureRule(

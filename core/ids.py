@@ -16,3 +16,11 @@ def looks_like_id(prefix: str, text: str) -> bool:
     """Say whether `text` could be an id of that kind: saves a look-up, proves nothing."""
     body = text[len(prefix) + 1 :]
     return text.startswith(f"{prefix}_") and len(body) == 26 and all(c in _ALPHABET for c in body)
+
+
+def created_ms(id_text: str) -> int:
+    """Return when an id was made, in ms since the epoch. Raises: ValueError for what is no id."""
+    number = 0
+    for character in id_text.rpartition("_")[2]:
+        number = number << 5 | _ALPHABET.index(character)
+    return number >> 80

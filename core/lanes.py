@@ -77,7 +77,7 @@ def lanes_of(model: str, length_classes: Iterable[LengthClass] = LengthClass) ->
 def parse_length_classes(text: str) -> list[LengthClass]:
     """Read `short,medium`; empty means all. Raises: ValueError naming the unknown class."""
     names = [part.strip() for part in text.split(",") if part.strip()]
-    unknown = [name for name in names if name not in LengthClass]
+    unknown = [name for name in names if name not in list(LengthClass)]
     if unknown:
         raise ValueError(f"unknown length class {unknown[0]!r}; there are {', '.join(LengthClass)}")
     return [length_class for length_class in LengthClass if not names or length_class in names]

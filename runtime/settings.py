@@ -60,6 +60,8 @@ class Settings(BaseSettings):
     gpu_memory_share: float = Field(default=0.9, gt=0, le=1)
     max_batched_tokens: int | None = Field(default=None, ge=32)  # per engine step; None: vLLM's choice
     engine_args_file: Path | None = None  # JSON object of further AsyncEngineArgs
+    engine_check_s: float = Field(default=5.0, gt=0)  # between two looks at the engine
+    engine_stuck_s: float = Field(default=60.0, gt=0)  # no step for this long while requests run: rebuilt
     drain_s: float = Field(default=30.0, ge=0)  # running tasks may finish for this long after SIGTERM
     deterministic_step_s: float = Field(default=0.01, ge=0)  # the deterministic engine's time a token
 
@@ -75,4 +77,4 @@ class Settings(BaseSettings):
 def settings() -> Settings:
     """The process's settings, read once. Raises: pydantic.ValidationError naming the variable."""
     folder = Path(os.environ.get(SECRETS_DIR_VARIABLE, "/run/secrets"))
-    return Settings(_secrets_dir=folder if folder.is_dir() else None)  # type: ignore[call-arg]
+    return Settings(_secrets_dir=folder if folder.is_dir() else None)

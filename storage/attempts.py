@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from core.failures import RULES, Failure
-from core.lanes import Priority
+from core.lanes import Lane, LengthClass, Priority
 from core.pricing import Tariff
 from storage.records import Claim, Ending
 
@@ -31,6 +31,7 @@ UPDATE tasks t SET
 FROM granted, task_payloads p
 WHERE t.id = granted.id AND p.task_id = t.id
 RETURNING t.id, t.attempt, t.url, p.request, t.max_output_tokens, t.prompt_tokens, t.created_at, t.priority,
+  t.length_class,
   CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s,
   -- the price is the one at acceptance, whenever the task runs
   (SELECT array[prompt_usd_micros, cached_usd_micros, output_usd_micros] FROM tariffs
@@ -55,7 +56,7 @@ async def claim(
             prompt_tokens=row.prompt_tokens,
             created_at=row.created_at,
             remaining_s=row.remaining_s,
-            priority=Priority(row.priority),
+            lane=Lane(model, LengthClass(row.length_class), Priority(row.priority)),
             tariff=Tariff(*(row.prices or (0, 0, 0))),
         )
         for row in rows
@@ -103,14 +104,18 @@ WITH ends AS (
     id text, attempt int, state text, finish_reason text, failure text, failure_message text, response text,
     prompt int, cached int, output int, ttft_ms int, billed bool, cost bigint)
 ), locked AS MATERIALIZED (
-  SELECT t.id FROM tasks t JOIN ends e ON e.id = t.id AND e.attempt = t.attempt
+  -- a task being cancelled ends as cancelled whatever stopped it, unless it was quicker and completed
+  SELECT t.id, t.state = 'cancelling' AND e.state <> 'completed' AS cancelled
+  FROM tasks t JOIN ends e ON e.id = t.id AND e.attempt = t.attempt
   WHERE t.state IN ('in_progress', 'cancelling') ORDER BY t.id FOR UPDATE OF t
 ), ended AS (
   UPDATE tasks t SET
-    state = e.state, finished_at = now(), lease_expires_at = NULL, finish_reason = e.finish_reason,
-    failure = e.failure, failure_message = e.failure_message, usage_prompt_tokens = e.prompt,
+    state = CASE WHEN locked.cancelled THEN 'cancelled' ELSE e.state END,
+    finished_at = now(), lease_expires_at = NULL, finish_reason = e.finish_reason,
+    failure = CASE WHEN NOT locked.cancelled THEN e.failure END,
+    failure_message = CASE WHEN NOT locked.cancelled THEN e.failure_message END, usage_prompt_tokens = e.prompt,
     usage_cached_tokens = e.cached, usage_output_tokens = e.output, ttft_ms = coalesce(e.ttft_ms, t.ttft_ms),
-    failures = t.failures + CASE WHEN e.failure IS NULL THEN 0 ELSE 1 END
+    failures = t.failures + CASE WHEN e.failure IS NULL OR locked.cancelled THEN 0 ELSE 1 END
   FROM locked, ends e WHERE t.id = locked.id AND e.id = t.id
   RETURNING t.*
 ), payload AS (
@@ -119,21 +124,23 @@ WITH ends AS (
 ), history AS (
   INSERT INTO attempts (task_id, attempt, worker, claimed_at, outcome, failure, output_tokens)
   SELECT id, attempt, worker, claimed_at, state, failure, usage_output_tokens FROM ended
+), ledger AS (
+  INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, priority, prompt_tokens, cached_tokens,
+                              output_tokens, cost_usd_micros)
+  SELECT ended.id, tenant_id, key_id, model, priority,
+    CASE WHEN charged THEN prompt ELSE 0 END, CASE WHEN charged THEN cached ELSE 0 END,
+    CASE WHEN charged THEN output ELSE 0 END, CASE WHEN charged THEN cost ELSE 0 END
+  FROM ended JOIN ends e ON e.id = ended.id, LATERAL (SELECT billed OR ended.state = 'cancelled') AS c(charged)
 )
-INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, priority, prompt_tokens, cached_tokens,
-                            output_tokens, cost_usd_micros)
-SELECT ended.id, tenant_id, key_id, model, priority,
-  CASE WHEN billed THEN prompt ELSE 0 END, CASE WHEN billed THEN cached ELSE 0 END,
-  CASE WHEN billed THEN output ELSE 0 END, CASE WHEN billed THEN cost ELSE 0 END
-FROM ended JOIN ends e ON e.id = ended.id
-RETURNING task_id
+SELECT id, state FROM ended
 """)
 
 
-async def settle(connection: AsyncConnection, endings: Sequence[Ending]) -> set[str]:
+async def settle(connection: AsyncConnection, endings: Sequence[Ending]) -> dict[str, str]:
     """End tasks: state, response, attempt record and ledger entry in one statement.
 
-    Return the ids that were ended; the others belong to another attempt now, and their result is dropped.
+    Return id → state of those ended, cancelled where a cancel came first; the others belong to another
+    attempt now, and their result is dropped.
     """
     rows = [
         {
@@ -154,7 +161,7 @@ async def settle(connection: AsyncConnection, endings: Sequence[Ending]) -> set[
         for end in endings
     ]
     result = await connection.execute(_SETTLE, {"rows": orjson.dumps(rows).decode()})
-    return {row.task_id for row in result}
+    return {row.id: row.state for row in result}
 
 
 _REQUEUE = """
@@ -162,8 +169,8 @@ WITH locked AS MATERIALIZED (
   SELECT t.id FROM tasks t {join} WHERE t.state = 'in_progress' AND {which}
   ORDER BY t.id {limit} FOR UPDATE OF t
 ), requeued AS (
-  UPDATE tasks t SET state = 'queued', lease_expires_at = NULL, published_at = NULL,
-    failures = failures + :counts
+  UPDATE tasks t SET state = 'queued', lease_expires_at = NULL,
+    published_at = {published}, failures = failures + :counts
   FROM locked WHERE t.id = locked.id
   RETURNING t.*
 ), history AS (
@@ -178,6 +185,7 @@ _HAND_BACK = sa.text(
         "ON m.id = t.id AND m.attempt = t.attempt",
         which="(:counts = 0 OR t.failures + 1 < t.max_attempts)",
         limit="",
+        published="CASE WHEN :in_broker THEN published_at END",
     )
 ).bindparams(_IDS, sa.bindparam("attempts", type_=sa.ARRAY(sa.Integer)))
 _RESCUE = sa.text(
@@ -185,15 +193,17 @@ _RESCUE = sa.text(
         join="",
         which="t.lease_expires_at < now() AND t.failures + 1 < t.max_attempts AND t.deadline_at > now()",
         limit="LIMIT :limit",
+        published="NULL",
     )
 )
 
 
 async def hand_back(
-    connection: AsyncConnection, held: Sequence[tuple[str, int]], failure: Failure
+    connection: AsyncConnection, held: Sequence[tuple[str, int]], failure: Failure, *, in_broker: bool
 ) -> set[str]:
     """Queue running tasks again for the next attempt, at once rather than after the lease.
 
+    `in_broker` says that their messages go back to the broker too, so that none need be published.
     Return the ids queued again; the others are held no more, being cancelled, or out of attempts.
     """
     rows = await connection.execute(
@@ -203,6 +213,7 @@ async def hand_back(
             "attempts": [a for _, a in held],
             "failure": failure,
             "counts": int(RULES[failure].counts),
+            "in_broker": in_broker,
         },
     )
     return {row.id for row in rows}
@@ -215,14 +226,14 @@ async def rescue(connection: AsyncConnection, *, limit: int) -> list[str]:
 
 
 _LOST = sa.text("""
-SELECT id, attempt, state, prompt_tokens, deadline_at <= now() AS late FROM tasks
+SELECT id, attempt, prompt_tokens, deadline_at <= now() AS late FROM tasks
 WHERE state IN ('in_progress', 'cancelling') AND lease_expires_at < now()
   AND (state = 'cancelling' OR failures + 1 >= max_attempts OR deadline_at <= now())
 ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
 """)
 
 
-async def find_lost(connection: AsyncConnection, *, limit: int) -> list[tuple[str, int, str, int, bool]]:
-    """Lock expired leases that `rescue` leaves: (id, attempt, state, prompt tokens, deadline passed)."""
+async def find_lost(connection: AsyncConnection, *, limit: int) -> list[tuple[str, int, int, bool]]:
+    """Lock expired leases that `rescue` leaves: (id, attempt, prompt tokens, deadline passed)."""
     rows = await connection.execute(_LOST, {"limit": limit})
-    return [(row.id, row.attempt, row.state, row.prompt_tokens, row.late) for row in rows]
+    return [(row.id, row.attempt, row.prompt_tokens, row.late) for row in rows]

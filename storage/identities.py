@@ -24,7 +24,8 @@ async def ensure_tenant(connection: AsyncConnection, tenant_id: str, name: str) 
     await connection.execute(
         insert(tenants).values(id=tenant_id, name=name).on_conflict_do_nothing(index_elements=["name"])
     )
-    return (await connection.execute(sa.select(tenants.c.id).where(tenants.c.name == name))).scalar_one()
+    found = await connection.execute(sa.select(tenants.c.id).where(tenants.c.name == name))
+    return str(found.scalar_one())
 
 
 async def insert_key(

@@ -78,6 +78,4 @@ async def take_lead(connection: AsyncConnection, role: str, holder: str, *, leas
 
 async def leave_lead(connection: AsyncConnection, role: str, holder: str) -> None:
     """Give up the lead so that another need not wait for the lease to end."""
-    await connection.execute(
-        sa.delete(leaders).where(leaders.c.role == role, leaders.c.holder == holder)
-    )
+    await connection.execute(sa.delete(leaders).where(leaders.c.role == role, leaders.c.holder == holder))

@@ -69,6 +69,7 @@ class Task:
     usage: Usage | None
     cost_usd_micros: int | None
     ttft_ms: int | None
+    purged: bool  # bodies are gone
     metadata: dict[str, str]
 
     @classmethod
@@ -96,6 +97,7 @@ class Task:
             usage=usage,
             cost_usd_micros=row.cost_usd_micros,
             ttft_ms=row.ttft_ms,
+            purged=row.purged_at is not None,
             metadata=row.metadata,
         )
 
@@ -112,7 +114,7 @@ class Claim:
     prompt_tokens: int
     created_at: datetime
     remaining_s: float  # to the deadline
-    priority: Priority
+    lane: Lane
     tariff: Tariff  # in force when the task was accepted; all zero where the model has none
 
 

@@ -28,9 +28,7 @@ async def put_model(
         "medium_tokens": bounds.medium,
     }
     await connection.execute(
-        insert(models)
-        .values(name=name, **values)
-        .on_conflict_do_update(index_elements=["name"], set_=values)
+        insert(models).values(name=name, **values).on_conflict_do_update(index_elements=["name"], set_=values)
     )
 
 
@@ -50,9 +48,7 @@ async def put_tariff(connection: AsyncConnection, model: str, tariff: Tariff) ->
 
 async def grant(connection: AsyncConnection, tenant_id: str, model: str) -> None:
     """Let a tenant use a model."""
-    await connection.execute(
-        insert(grants).values(tenant_id=tenant_id, model=model).on_conflict_do_nothing()
-    )
+    await connection.execute(insert(grants).values(tenant_id=tenant_id, model=model).on_conflict_do_nothing())
 
 
 async def granted_models(connection: AsyncConnection, tenant_id: str) -> list[Model]:

@@ -12,11 +12,12 @@ Live messages: `<sequence> <type> <data>`. Sequence 1 is always `task.queued` an
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
+_NO_ATTEMPT = 2**31 - 1  # above every attempt number: who ends a task from outside fences all of them off
 FIRST_STORED = 2  # 1 is task.queued, which every reader derives from the task row
 
 # For each entry: look at the fence, append, publish; returns the places of the refused ones. XADD itself
@@ -113,7 +114,7 @@ class EventStreams:
     async def _run(self, script: str, keys: list[str], arguments: list[object]) -> object:
         digest = self._digests.get(script)
         if digest is None:
-            digest = self._digests[script] = cast(str, await self._redis.script_load(script))
+            digest = self._digests[script] = await self._redis.script_load(script)
         try:
             return await self._redis.evalsha(digest, len(keys), *keys, *arguments)  # type: ignore[arg-type]
         except NoScriptError:  # the server was restarted or flushed
@@ -126,7 +127,10 @@ class EventStreams:
         )
         if entries is None:
             return None
-        return [_parse(entry_id, _pairs(fields)) for entry_id, fields in cast(list[tuple[bytes, list[bytes]]], entries)]
+        return [
+            _parse(entry_id, _pairs(fields))
+            for entry_id, fields in cast(list[tuple[bytes, list[bytes]]], entries)
+        ]
 
     async def append(self, entries: Sequence[Append]) -> list[Append]:
         """Append and publish entries of any tasks in one round trip; return those that were refused."""
@@ -141,8 +145,29 @@ class EventStreams:
 
     async def read(self, task_id: str, after: int = 0) -> list[Event]:
         """Read the stored entries with a sequence number above `after`."""
-        entries = await self._redis.xrange(self.channel(task_id), min=f"({after}-0" if after else "-")
+        return await self._range(task_id, after, None)
+
+    async def first_after(self, task_id: str, after: int) -> Event | None:
+        """Read the first stored entry above `after`."""
+        entries = await self._range(task_id, after, 1)
+        return entries[0] if entries else None
+
+    async def last(self, task_id: str) -> Event | None:
+        """Read the newest entry; None when nothing is stored, or no longer."""
+        entries: Any = await self._redis.xrevrange(self.channel(task_id), count=1)
+        return _parse(*entries[0]) if entries else None
+
+    async def _range(self, task_id: str, after: int, count: int | None) -> list[Event]:
+        first = f"({after}-0" if after else "-"
+        entries: Any = await self._redis.xrange(self.channel(task_id), min=first, count=count)
         return [_parse(entry_id, fields) for entry_id, fields in entries]
+
+    async def close(self, task_id: str, type: str, data: bytes) -> None:
+        """End the stream of a task that no attempt holds: no attempt can append after this."""
+        earlier = await self.open(task_id, _NO_ATTEMPT)
+        if earlier is not None:
+            sequence = earlier[-1].sequence + 1 if earlier else FIRST_STORED
+            await self.append([Append(task_id, _NO_ATTEMPT, sequence, type, data)])
 
     async def put_result(self, task_id: str, response: str) -> None:
         """Keep a final response where polling callers find it without asking Postgres."""
@@ -150,7 +175,7 @@ class EventStreams:
 
     async def get_result(self, task_id: str) -> str | None:
         """Return the response of a final task, None once Redis no longer has it."""
-        result = await self._redis.get(self._result(task_id))
+        result: Any = await self._redis.get(self._result(task_id))
         return result.decode() if result is not None else None
 
     async def ask_cancel(self, task_id: str) -> None:

@@ -119,6 +119,7 @@ tasks = sa.Table(
     sa.Column("usage_prompt_tokens", sa.Integer),
     sa.Column("usage_cached_tokens", sa.Integer),
     sa.Column("usage_output_tokens", sa.Integer),
+    sa.Column("purged_at", sa.TIMESTAMP(True)),  # bodies deleted; lengths, times and counts stay
     sa.Column("ttft_ms", sa.Integer),  # from claim to first token, newest attempt that streamed
     sa.Column("metadata", JSONB, nullable=False, server_default="{}"),
     sa.CheckConstraint(_one_of("state", TaskState), name="state"),
@@ -132,9 +133,21 @@ tasks = sa.Table(
     sa.CheckConstraint("attempt >= 0 AND failures >= 0 AND failures <= attempt", name="attempt"),
     sa.CheckConstraint("state <> 'completed' OR usage_output_tokens IS NOT NULL", name="completed_has_usage"),
     sa.Index("ix_tasks_tenant_list", "tenant_id", "id"),
-    sa.Index("ix_tasks_queued", "model", "length_class", "priority", "id", postgresql_where=sa.text("state = 'queued'")),
+    sa.Index(
+        "ix_tasks_queued",
+        "model",
+        "length_class",
+        "priority",
+        "id",
+        postgresql_where=sa.text("state = 'queued'"),
+    ),
     sa.Index(
         "ix_tasks_unpublished", "id", postgresql_where=sa.text("state = 'queued' AND published_at IS NULL")
+    ),
+    sa.Index(
+        "ix_tasks_unpurged",
+        "finished_at",
+        postgresql_where=sa.text("purged_at IS NULL AND finished_at IS NOT NULL"),
     ),
     sa.Index("ix_tasks_running", "id", postgresql_where=sa.text(_one_of("state", RUNNING))),
     # leases are renewed every second: no index on lease_expires_at keeps those updates heap-only

@@ -179,17 +179,20 @@ async def count_queued(connection: AsyncConnection) -> dict[tuple[str, str, str]
     return {(model, length_class, priority): count for model, length_class, priority, count in rows}
 
 
-async def delete_final_before(connection: AsyncConnection, retention_s: float, *, limit: int) -> int:
-    """Delete final tasks that ended longer ago than that, payloads with them; ledger entries stay."""
-    old = (
-        sa.select(tasks.c.id)
-        .where(
-            tasks.c.state.in_([state.value for state in FINAL]),
-            tasks.c.finished_at < sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, retention_s),
-        )
-        .limit(limit)
-    )
-    return (await connection.execute(sa.delete(tasks).where(tasks.c.id.in_(old)))).rowcount
+_PURGE = sa.text("""
+WITH old AS (
+  SELECT id FROM tasks WHERE purged_at IS NULL AND finished_at < now() - make_interval(secs => :retention_s)
+  ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED
+), bodies AS (
+  DELETE FROM task_payloads p USING old WHERE p.task_id = old.id
+)
+UPDATE tasks t SET purged_at = now(), metadata = '{}' FROM old WHERE t.id = old.id
+""")
+
+
+async def purge_final(connection: AsyncConnection, retention_s: float, *, limit: int) -> int:
+    """Delete the bodies of tasks that ended longer ago than that; rows and ledger stay. Return how many."""
+    return (await connection.execute(_PURGE, {"retention_s": retention_s, "limit": limit})).rowcount
 
 
 async def remember_idempotency_key(

@@ -135,7 +135,7 @@ class LocalStack:
 
         await _together(self._make_model(), self._start_stores(postgres, valkey))
         with step("model", f"registering {self.model}"):
-            await self._once("model-add", "model", "add", self.model, "--path", str(self._model_folder))
+            await self._once("model-add", *self._registration())
         # In this order, so that they stop in the reverse one: the API outlives the worker's drain.
         children = [
             self._child("control", ("control",), probes.said_ready),
@@ -177,6 +177,13 @@ class LocalStack:
     @property
     def _model_folder(self) -> Path:
         return self.folder.path / "models" / self.model
+
+    def _registration(self) -> tuple[str, ...]:
+        """The command that registers the model; its prices are made up, so that the demo can show costs."""
+        prices = ("--prompt-price", "0.05", "--cached-price", "0.025", "--output-price", "0.20")
+        # half the demo model's context: more would only let one long request take the whole KV cache
+        context = ("--max-model-len", "4096")
+        return ("model", "add", self.model, "--path", str(self._model_folder), *context, *prices)
 
     async def _make_model(self) -> None:
         target = self._model_folder

@@ -1,0 +1,81 @@
+"""The API process: state opened at start, routes, and one place for errors."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from api import chat, errors, events, health, models, tasks
+from api.live import LiveEvents
+from api.state import AccessCache, ApiState, Backlog
+from runtime.logs import configure_logs
+from runtime.publishing import PublishingThread
+from runtime.resources import open_celery, open_database, open_redis, open_streams
+from runtime.settings import Settings
+
+log = structlog.get_logger()
+
+
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
+    database = open_database(settings, name="api")
+    redis = open_redis(settings)
+    streams = open_streams(settings, redis)
+    live = LiveEvents(redis, streams, database)
+    publisher = PublishingThread(open_celery(settings), database)
+    state = ApiState(
+        settings=settings,
+        database=database,
+        redis=redis,
+        streams=streams,
+        live=live,
+        publisher=publisher,
+        access=AccessCache(database, settings.key_pepper.get_secret_value().encode()),
+        backlog=Backlog(database),
+    )
+    publisher.start()
+    await live.start()
+    try:
+        yield state
+    finally:
+        await live.stop()
+        await publisher.stop()
+        await redis.aclose()
+        await database.dispose()
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Build the ASGI application."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with _opened(settings) as state:
+            app.state.headrace = state
+            log.info("ready")
+            yield
+
+    app = FastAPI(title="Headrace", version="0.1.0", lifespan=lifespan)
+    app.add_middleware(errors.RequestIds)
+    errors.install(app)
+    for resource in (chat, models, tasks, events, health):
+        app.include_router(resource.router)
+    return app
+
+
+def serve(settings: Settings) -> None:
+    """Run until SIGTERM; open streams get a moment to end."""
+    configure_logs(settings, process="api")
+    uvicorn.run(
+        create_app(settings),
+        host=settings.api_host,
+        port=settings.api_port,
+        log_config=None,
+        access_log=False,
+        loop="uvloop",
+        http="httptools",
+        timeout_graceful_shutdown=5,
+        backlog=4096,
+        server_header=False,
+    )

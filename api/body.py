@@ -1,0 +1,45 @@
+"""Reading a request body: bounded, JSON, and a clear 4xx for everything else."""
+
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from schemas.errors import RequestError, of_validation
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def read_json(request: Request, max_bytes: int) -> tuple[bytes, dict[str, Any]]:
+    """Read the body as bytes and as an object. Raises: RequestError 400, 413, 415."""
+    kind = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise RequestError(415, "The body must be application/json.", "unsupported_media_type")
+    too_large = RequestError(413, f"The body is larger than {max_bytes} bytes.", "request_too_large")
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise too_large
+    raw = bytearray()
+    async for piece in request.stream():  # a chunked body declares no length
+        raw += piece
+        if len(raw) > max_bytes:
+            raise too_large
+    try:
+        parsed = orjson.loads(raw)  # refuses NaN, lone surrogates and bottomless nesting
+    except orjson.JSONDecodeError as error:
+        raise RequestError(400, f"The body is not valid JSON: {error}.", "invalid_json") from error
+    if not isinstance(parsed, dict):
+        raise RequestError(400, "The body must be a JSON object.", "invalid_json")
+    return bytes(raw), parsed
+
+
+def validate(model: type[Body], parsed: dict[str, Any], within: str = "") -> Body:
+    """Validate against a schema; `within` names the place of `parsed` in the whole body.
+
+    Raises: RequestError 400 naming the field.
+    """
+    try:
+        return model.model_validate(parsed)
+    except ValidationError as error:
+        raise of_validation(error, within) from error

@@ -1,0 +1,82 @@
+"""The one place that turns exceptions into responses."""
+
+import secrets
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from redis.exceptions import RedisError
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.json import JsonResponse
+from api.sse import ClientGoneError
+from schemas.errors import RequestError, error_body, overloaded
+
+log = structlog.get_logger()
+_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+def install(app: FastAPI) -> None:
+    """Register the handlers."""
+
+    @app.exception_handler(RequestError)
+    async def request_error(_: Request, error: RequestError) -> Response:
+        return JsonResponse(error.body(), error.status, error.headers)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return JsonResponse(
+            error_body(error.status_code, message, _CODES.get(error.status_code)),
+            error.status_code,
+            error.headers,
+        )
+
+    @app.exception_handler(RequestValidationError)
+    async def parameter_error(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        name = str(first["loc"][-1])
+        return JsonResponse(error_body(400, f"Invalid {name}: {first['msg']}.", "invalid_value", name), 400)
+
+    @app.exception_handler(ClientGoneError)
+    async def gone(_: Request, __: ClientGoneError) -> Response:
+        return Response(status_code=499)  # nobody reads it
+
+    async def away(request: Request, error: Exception) -> Response:
+        log.warning("store_away", path=request.url.path, error=f"{type(error).__name__}: {error}")
+        refusal = overloaded("A store is away; try again.", "store_unavailable", 2)
+        return JsonResponse(refusal.body(), refusal.status, refusal.headers)
+
+    for kind in (RedisError, DBAPIError, PoolTimeoutError, ConnectionError, TimeoutError):
+        app.add_exception_handler(kind, away)
+
+    @app.exception_handler(Exception)
+    async def internal(request: Request, error: Exception) -> Response:
+        log.error("internal_error", path=request.url.path, exc_info=error)
+        return JsonResponse(error_body(500, "Internal error.", "internal_error"), 500)
+
+
+class RequestIds:
+    """Gives each request an id: the caller's `x-request-id` if it is sane, else a new one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = dict(scope["headers"]).get(b"x-request-id", b"")
+        sane = 0 < len(given) <= 128 and given.isascii() and given.decode("latin-1").isprintable()
+        request_id = given if sane else b"req_" + secrets.token_hex(12).encode()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id)]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)

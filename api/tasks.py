@@ -1,0 +1,193 @@
+"""/v1/tasks: submit, poll, list, cancel."""
+
+import asyncio
+import hashlib
+import re
+from contextlib import AsyncExitStack
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from redis.exceptions import RedisError
+
+from api.accept import accept
+from api.auth import Caller
+from api.body import read_json, validate
+from api.ending import cancel_task
+from api.json import JsonResponse
+from api.sse import unless_gone
+from api.state import ApiState, state_of
+from api.task_object import poll_after_s, task_object
+from core.ids import looks_like_id
+from core.lanes import Priority
+from core.states import FINAL, TaskState
+from schemas.chat import ChatCompletionRequest
+from schemas.errors import RequestError
+from schemas.events import FINAL_STATES
+from schemas.tasks import TaskCreate
+from services.look_up import list_page, look_up, read_response
+from services.register import new_id
+from services.submit import IdempotencyKey
+from storage.records import Task
+
+router = APIRouter(tags=["tasks"])
+_MAX_WAIT_S = 60.0
+
+
+def not_found(task_id: str) -> RequestError:
+    """404, the same for an unknown id and for another tenant's."""
+    return RequestError(404, f"No task {task_id!r}.", "task_not_found")
+
+
+async def find_task(state: ApiState, access: Caller, task_id: str) -> Task:
+    """Read one of the caller's tasks. Raises: RequestError 404, 410."""
+    task = None
+    if looks_like_id("task", task_id):
+        task = await look_up(state.database, access.caller.tenant_id, task_id)
+    if task is None:
+        raise not_found(task_id)
+    if task.purged:
+        raise RequestError(410, f"The task {task_id!r} is past its retention.", "task_purged")
+    return task
+
+
+async def render(state: ApiState, task: Task) -> dict[str, Any]:
+    """Build a task's wire form with its response, read where it is found soonest."""
+    response = None
+    if task.state in FINAL:
+        try:
+            response = await state.streams.get_result(task.id)
+        except RedisError:
+            response = None
+        if response is None:
+            response = await read_response(state.database, task.id)
+    return task_object(task, response)
+
+
+@router.post(
+    "/v1/tasks",
+    status_code=202,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": TaskCreate.model_json_schema()}},
+        }
+    },
+)
+async def create(request: Request, access: Caller) -> Response:
+    """Accept one OpenAI request to be run later."""
+    state = state_of(request)
+    raw, parsed = await read_json(request, state.settings.max_body_bytes)
+    asked = validate(TaskCreate, parsed)
+    body = validate(ChatCompletionRequest, asked.body, "body")
+    if body.stream:
+        raise RequestError(
+            400,
+            "A task is streamed by its events URL; leave body.stream out.",
+            "invalid_value",
+            "body.stream",
+        )
+    wait_s = _wait_s(request.headers.get("prefer", ""))
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key) <= 255:
+        raise RequestError(
+            400, "An Idempotency-Key has 1 to 255 characters.", "invalid_value", "Idempotency-Key"
+        )
+    task_id = new_id("task")
+    async with AsyncExitStack() as stack:
+        subscription = None
+        if wait_s > 0:
+            try:
+                subscription = await stack.enter_async_context(state.live.subscription(task_id))
+            except RedisError:
+                subscription = None  # the caller asked for a favour: the task is accepted all the same
+        accepted = await accept(
+            state,
+            access,
+            body,
+            url=asked.url,
+            priority=asked.priority or Priority.STANDARD,
+            deadline_s=asked.deadline_s or state.settings.task_ttl_s,
+            metadata=asked.metadata,
+            idempotency=IdempotencyKey(key, hashlib.sha256(raw).digest()) if key is not None else None,
+            task_id=task_id,
+            within="body.",
+        )
+        if subscription is not None and not accepted.replayed:
+            await unless_gone(request, _ended(subscription, wait_s))
+    task = await find_task(state, access, accepted.task_id)
+    headers = {"Location": f"/v1/tasks/{task.id}"}
+    if wait_s > 0:
+        headers["Preference-Applied"] = f"wait={wait_s:g}"
+    if task.state in FINAL and wait_s > 0:
+        return JsonResponse(await render(state, task), 200, headers)
+    headers["Retry-After"] = str(poll_after_s(task))
+    return JsonResponse(task_object(task), 202, headers)
+
+
+def _wait_s(prefer: str) -> float:
+    found = re.search(r"(?:^|[,;\s])wait=(\d{1,6})\b", prefer)
+    return min(float(found[1]), _MAX_WAIT_S) if found else 0.0
+
+
+async def _ended(subscription: Any, wait_s: float) -> None:
+    try:
+        async with asyncio.timeout(wait_s):
+            async for event in subscription.events(1, wait_s):
+                if event is not None and event.type in FINAL_STATES:
+                    return
+    except TimeoutError:
+        return
+
+
+@router.get("/v1/tasks")
+async def list_(
+    request: Request,
+    access: Caller,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    after: str | None = None,
+    order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
+    status: Annotated[list[TaskState] | None, Query()] = None,
+) -> Response:
+    """List the tenant's tasks, newest first unless asked otherwise."""
+    state = state_of(request)
+    page = await list_page(
+        state.database,
+        access.caller.tenant_id,
+        limit=limit,
+        newest_first=order == "desc",
+        after=after,
+        states=status or (),
+    )
+    if page is None:
+        raise not_found(str(after))
+    found, has_more = page
+    data = [task_object(task) for task in found]
+    return JsonResponse(
+        {
+            "object": "list",
+            "data": data,
+            "first_id": found[0].id if found else None,
+            "last_id": found[-1].id if found else None,
+            "has_more": has_more,
+        }
+    )
+
+
+@router.get("/v1/tasks/{task_id}")
+async def get(request: Request, access: Caller, task_id: str) -> Response:
+    """Poll a task: 200 whatever became of it."""
+    state = state_of(request)
+    task = await find_task(state, access, task_id)
+    headers = {} if task.state in FINAL else {"Retry-After": str(poll_after_s(task))}
+    return JsonResponse(await render(state, task), 200, headers)
+
+
+@router.post("/v1/tasks/{task_id}/cancel")
+async def cancel(request: Request, access: Caller, task_id: str) -> Response:
+    """Cancel a task: 202 while it is stopping, 200 when it is final."""
+    state = state_of(request)
+    await find_task(state, access, task_id)
+    await cancel_task(state, access.caller.tenant_id, task_id)
+    task = await find_task(state, access, task_id)
+    return JsonResponse(await render(state, task), 200 if task.state in FINAL else 202)

@@ -1,0 +1,59 @@
+"""The control process: its loops, run while it leads. Any number may run; one leads."""
+
+import asyncio
+import os
+import signal
+import socket
+
+import structlog
+
+from control.expiry import Expiry
+from control.leader import Leader
+from control.loops import Loop, run_loop
+from control.outbox import Outbox
+from control.rescue import Rescue
+from control.retention import Retention
+from runtime.logs import configure_logs
+from runtime.resources import open_celery, open_database, open_redis, open_streams
+from runtime.settings import Settings
+
+log = structlog.get_logger()
+_PUBLISH_GRACE_S = 2.0
+_RETENTION_EVERY_S = 30.0
+
+
+async def _serve(settings: Settings) -> None:
+    database = open_database(settings, name="control")
+    redis = open_redis(settings)
+    streams = open_streams(settings, redis)
+    outbox = Outbox(database, open_celery(settings), older_s=_PUBLISH_GRACE_S)
+    leader = Leader(database, "control", f"{socket.gethostname()}-{os.getpid()}", settings.leader_lease_s)
+    loops = [
+        Loop("rescue", settings.tick_s, Rescue(database, streams)),
+        Loop("outbox", settings.tick_s, outbox),
+        Loop("expiry", settings.tick_s, Expiry(database, streams)),
+        Loop("retention", _RETENTION_EVERY_S, Retention(database, retention_s=settings.retention_s)),
+    ]
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    running = [asyncio.create_task(leader.campaign())]
+    running += [asyncio.create_task(run_loop(loop, leader)) for loop in loops]
+    log.info("ready")
+    await stopping.wait()
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    try:
+        await leader.leave()
+    except Exception as error:  # noqa: BLE001 - the lease runs out by itself
+        log.warning("lead_not_left", error=type(error).__name__)
+    outbox.close()
+    await redis.aclose()
+    await database.dispose()
+
+
+def control(settings: Settings) -> None:
+    """Run until SIGTERM."""
+    configure_logs(settings, process="control")
+    asyncio.run(_serve(settings))

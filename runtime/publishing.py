@@ -1,0 +1,84 @@
+"""Publishing beside the event loop: accepted tasks go to a thread that owns the broker connection.
+
+What can't be published is left to the control process, which finds it in the outbox: losing what waits here
+(a crash, a broker that is away) loses no task.
+"""
+
+import asyncio
+import queue
+import threading
+from concurrent.futures import Future
+
+import structlog
+from celery import Celery
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from services.publish import note_published
+from storage.broker import BrokerUnavailableError, Publisher, Wakeup
+from storage.outbox import Outgoing
+
+_BATCH = 500
+log = structlog.get_logger()
+
+
+class PublishingThread:
+    """Publishes in the order of `put`; marks what the broker took."""
+
+    def __init__(self, app: Celery, database: AsyncEngine) -> None:
+        self._publisher = Publisher(app)
+        self._database = database
+        self._queue: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="publisher", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._marks: set[Future[None]] = set()
+
+    def start(self) -> None:
+        """Start the thread; marks are written on the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def put(self, outgoing: Outgoing) -> None:
+        """Publish soon. Call it after the commit, never before."""
+        self._queue.put(outgoing)
+
+    async def stop(self) -> None:
+        """Publish what waits and end."""
+        self._queue.put(None)
+        await asyncio.to_thread(self._thread.join, 10)
+        for mark in list(self._marks):
+            await asyncio.wrap_future(mark)
+        self._publisher.close()
+
+    def _take(self) -> tuple[list[Outgoing], bool]:
+        batch, last = [self._queue.get()], False
+        while len(batch) < _BATCH and batch[-1] is not None:
+            try:
+                batch.append(self._queue.get_nowait())
+            except queue.Empty:
+                break
+        last = batch[-1] is None
+        return [item for item in batch if item is not None], last
+
+    def _work(self) -> None:
+        last = False
+        while not last:
+            batch, last = self._take()
+            try:
+                self._publisher.publish_many(Wakeup(item.lane.queue, item.task_id) for item in batch)
+            except BrokerUnavailableError as error:
+                log.warning("publish_failed", tasks=len(batch), error=str(error))
+                continue
+            if batch:
+                self._mark([item.task_id for item in batch])
+
+    def _mark(self, task_ids: list[str]) -> None:
+        assert self._loop is not None
+        mark = asyncio.run_coroutine_threadsafe(self._note(task_ids), self._loop)
+        self._marks.add(mark)
+        mark.add_done_callback(self._marks.discard)
+
+    async def _note(self, task_ids: list[str]) -> None:
+        try:
+            await note_published(self._database, task_ids)
+        except Exception as error:  # noqa: BLE001 - the outbox publishes them once more, and claims are fenced
+            log.warning("mark_published_failed", tasks=len(task_ids), error=str(error))

@@ -1,0 +1,56 @@
+"""What a process holds open, built from settings in one place."""
+
+
+import orjson
+from celery import Celery
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from sqlalchemy import make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from runtime.settings import Settings
+from storage.broker import make_celery
+from storage.streams import EventStreams
+
+
+def open_database(settings: Settings, *, name: str) -> AsyncEngine:
+    """A pool of connections; `name` is what Postgres shows for them. Connects at first use."""
+    url = make_url(settings.database_url.get_secret_value()).set(drivername="postgresql+asyncpg")
+    return create_async_engine(
+        url,
+        pool_size=settings.database_pool_size,
+        max_overflow=0,
+        pool_timeout=10,
+        pool_pre_ping=True,  # a restarted server must cost no request
+        connect_args={
+            "timeout": 5,
+            "command_timeout": 30,
+            "server_settings": {"application_name": f"headrace {name}", "jit": "off"},
+        },
+        json_serializer=lambda value: orjson.dumps(value).decode(),
+        json_deserializer=orjson.loads,
+    )
+
+
+def open_redis(settings: Settings) -> Redis:
+    """A client of the server that holds streams and results. Connects at first use."""
+    return Redis.from_url(
+        settings.streams_url.get_secret_value(),
+        socket_timeout=10,
+        socket_connect_timeout=5,
+        health_check_interval=10,
+        socket_keepalive=True,
+        max_connections=64,
+        retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), retries=2),
+    )
+
+
+def open_streams(settings: Settings, redis: Redis) -> EventStreams:
+    """The event streams on that client."""
+    return EventStreams(redis, settings.key_prefix, settings.stream_ttl_s)
+
+
+def open_celery(settings: Settings) -> Celery:
+    """The Celery application on the broker."""
+    return make_celery(settings.broker_url.get_secret_value(), key_prefix=settings.key_prefix)

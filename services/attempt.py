@@ -1,0 +1,66 @@
+"""An attempt's life: claim, renew, then settle or hand back. Each takes many tasks in one transaction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from core.failures import RULES, Failure
+from core.states import TaskState
+from storage import attempts, tasks
+from storage.records import Claim, Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who claims: the worker, the model it serves, and for how long it holds without renewing."""
+
+    worker: str
+    model: str
+    lease_s: float
+
+
+async def claim(database: AsyncEngine, task_ids: Sequence[str], holder: Holder) -> dict[str, Claim]:
+    """Claim those of the tasks that may run; one whose tenant lost the model fails as forbidden."""
+    async with database.begin() as connection:
+        claims = await attempts.claim(
+            connection, task_ids, model=holder.model, worker=holder.worker, lease_s=holder.lease_s
+        )
+        missed = set(task_ids) - {claim.task_id for claim in claims}
+        if missed:
+            for task_id in await attempts.find_ungranted(connection, list(missed)):
+                await tasks.end_queued(
+                    connection,
+                    task_id,
+                    TaskState.FAILED,
+                    Failure.FORBIDDEN,
+                    RULES[Failure.FORBIDDEN].message,
+                )
+    return {claim.task_id: claim for claim in claims}
+
+
+async def renew(
+    database: AsyncEngine, running: Sequence[tuple[str, int]], lease_s: float
+) -> dict[str, TaskState]:
+    """Renew leases; return the state of each task still held. A missing one belongs to someone else."""
+    async with database.begin() as connection:
+        held = await attempts.renew(connection, running, lease_s=lease_s)
+    return {task_id: TaskState(state) for task_id, state in held.items()}
+
+
+async def settle(database: AsyncEngine, endings: Sequence[Ending]) -> dict[str, TaskState]:
+    """End tasks with their results; return the state of each that was this attempt's to end."""
+    async with database.begin() as connection:
+        ended = await attempts.settle(connection, endings)
+    return {task_id: TaskState(state) for task_id, state in ended.items()}
+
+
+async def hand_back(
+    database: AsyncEngine, held: Sequence[tuple[str, int]], failure: Failure, *, in_broker: bool
+) -> set[str]:
+    """Give running tasks to the next attempt; return the ids that are queued again.
+
+    `in_broker` says that their messages go back to the broker too, so that none need be published.
+    """
+    async with database.begin() as connection:
+        return await attempts.hand_back(connection, held, failure, in_broker=in_broker)

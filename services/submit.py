@@ -1,0 +1,60 @@
+"""Accept tasks: one transaction, and nothing published before it has committed."""
+
+from dataclasses import dataclass
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from storage import tasks
+from storage.records import NewTask
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """A caller's promise that equal keys mean one task."""
+
+    key: str
+    body_digest: bytes
+
+
+class KeyReusedError(Exception):
+    """The idempotency key was used before, for another body."""
+
+
+async def submit(
+    database: AsyncEngine, new: NewTask, idempotency: IdempotencyKey | None = None
+) -> str | None:
+    """Accept a task. Return the id of the task accepted earlier under the same key, else None.
+
+    Raises: KeyReusedError.
+    """
+    try:
+        async with database.begin() as connection:
+            if idempotency is not None:
+                earlier = await _earlier(connection, new, idempotency)
+                if earlier is not None:
+                    return earlier
+            await tasks.insert_tasks(connection, [new])
+            if idempotency is not None:
+                await tasks.remember_idempotency_key(
+                    connection, new.caller.tenant_id, idempotency.key, idempotency.body_digest, new.id
+                )
+    except IntegrityError:
+        if idempotency is None:
+            raise
+        # The same key at the same moment: the other transaction committed first, this one left nothing.
+        async with database.connect() as connection:
+            earlier = await _earlier(connection, new, idempotency)
+        if earlier is None:
+            raise
+        return earlier
+    return None
+
+
+async def _earlier(connection: AsyncConnection, new: NewTask, idempotency: IdempotencyKey) -> str | None:
+    found = await tasks.find_idempotency_key(connection, new.caller.tenant_id, idempotency.key)
+    if found is None:
+        return None
+    if found[0] != idempotency.body_digest:
+        raise KeyReusedError
+    return found[1]

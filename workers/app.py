@@ -1,0 +1,197 @@
+"""The worker process: one Celery worker, one pool of coroutines, one engine."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import structlog
+
+from core.lanes import lanes_of, parse_length_classes
+from runtime.logs import configure_logs
+from runtime.publishing import PublishingThread
+from runtime.resources import open_celery, open_database, open_redis, open_streams
+from runtime.settings import Settings
+from services.workers import describe_worker, find_model, forget_worker
+from storage.broker import TASK_NAME, declare
+from storage.presence import WorkerRow
+from storage.records import Model
+from workers import attempt, bootsteps
+from workers.engine import Engine
+from workers.keeper import EngineKeeper
+from workers.leases import hear_cancels, renew_leases
+from workers.pool import AsyncioPool, Hooks
+from workers.session import STORE_ERRORS, Session
+
+log = structlog.get_logger()
+_DESCRIBE_S = 2.0
+_WRITE_OUT_S = 3.0  # at the end, for chunks that Redis has not taken yet
+
+
+class Worker:
+    """A worker's parts from start to end; the coroutines run on the pool's loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.pool_of: Callable[[], AsyncioPool | None] = lambda: None  # Celery builds it late
+        self._state = "starting"
+        self._tasks: list[asyncio.Task[None]] = []
+        self._session: Session | None = None
+
+    async def start(self) -> None:
+        """Load the engine and open the stores; nothing is consumed before this ended."""
+        settings = self._settings
+        self._database = open_database(settings, name="worker")
+        self._redis = open_redis(settings)
+        model = await find_model(self._database, settings.model)
+        self._engine = build_engine(settings, model)
+        await self._engine.start()
+        streams = open_streams(settings, self._redis)
+        self._publisher = PublishingThread(open_celery(settings), self._database)
+        self._publisher.start()
+        self._keeper = EngineKeeper(
+            self._engine,
+            check_s=settings.engine_check_s,
+            stuck_s=settings.engine_stuck_s,
+            on_state=self._engine_state,
+        )
+        self._session = Session(
+            settings, self._engine, self._database, streams, self._publisher, self._keeper.died
+        )
+        self._tasks = [
+            asyncio.create_task(renew_leases(self._session)),
+            asyncio.create_task(hear_cancels(self._session, self._redis)),
+            asyncio.create_task(self._keeper.keep()),
+            asyncio.create_task(self._describe()),
+        ]
+        self._state = "ready"
+        log.info("ready", model=settings.model, engine=self._engine.info.kind)
+
+    async def run_task(self, task_id: str) -> None:
+        """Run one attempt at a task."""
+        assert self._session is not None
+        await attempt.run(self._session, task_id)
+
+    def drain(self) -> None:
+        """Note that no more is taken; called on the main thread."""
+        self._state = "draining"
+
+    async def stop(self) -> None:
+        """End the engine and close the stores, after the pool has drained."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.chunks.drain(_WRITE_OUT_S)
+            await self._session.chunks.stop()
+            await self._publisher.stop()
+            try:
+                await forget_worker(self._database, self._settings.worker_name)
+            except STORE_ERRORS as error:
+                log.warning("worker_row_left", error=type(error).__name__)
+        if hasattr(self, "_engine"):
+            await self._engine.stop()
+        await self._redis.aclose()
+        await self._database.dispose()
+
+    def _engine_state(self, state: str) -> None:
+        if self._state != "draining":
+            self._state = state
+        pool = self.pool_of()
+        if pool is not None:
+            pool.resume_consuming() if state == "ready" else pool.pause_consuming()
+
+    async def _describe(self) -> None:
+        """Write this worker's row every other second, for the API and whoever operates it."""
+        info = self._engine.info
+        classes = ",".join(parse_length_classes(self._settings.lanes))
+        while True:
+            row = WorkerRow(
+                name=self._settings.worker_name,
+                model=self._settings.model,
+                engine=info.kind,
+                engine_version=info.version,
+                length_classes=classes,
+                max_num_seqs=info.max_num_seqs,
+                running=len(self._session.running) if self._session else 0,
+                state=self._state,
+            )
+            try:
+                await describe_worker(self._database, row)
+            except STORE_ERRORS as error:
+                log.warning("worker_row_not_written", error=type(error).__name__)
+            await asyncio.sleep(_DESCRIBE_S)
+
+
+def build_engine(settings: Settings, model: Model) -> Engine:
+    """Make the engine that settings ask for, not yet started."""
+    if settings.engine == "deterministic":
+        from workers.deterministic import DeterministicEngine
+
+        return DeterministicEngine(
+            model=model.name,
+            path=model.path,
+            max_num_seqs=settings.max_num_seqs,
+            max_model_len=model.max_model_len,
+            step_s=settings.deterministic_step_s,
+        )
+    from workers.vllm_engine import VLLMEngine
+
+    return VLLMEngine(
+        model=model.name,
+        path=model.path,
+        max_num_seqs=settings.max_num_seqs,
+        max_model_len=model.max_model_len,
+        kv_cache_bytes=settings.kv_cache_bytes,
+        gpu_memory_share=settings.gpu_memory_share,
+        max_batched_tokens=settings.max_batched_tokens,
+        engine_args=read_engine_args(settings.engine_args_file),
+    )
+
+
+def read_engine_args(file: Path | None) -> dict[str, Any]:
+    """Read further AsyncEngineArgs. Raises: ValueError when the file holds no JSON object."""
+    if file is None:
+        return {}
+    try:
+        arguments = orjson.loads(file.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"{file}: {error}") from error
+    if not isinstance(arguments, dict):
+        raise ValueError(f"{file}: must hold a JSON object of engine arguments")
+    return arguments
+
+
+def work(settings: Settings) -> int:
+    """Run a worker until SIGTERM; return its exit code."""
+    configure_logs(settings, process="worker")
+    if not settings.model:
+        print("headrace worker: name the model to serve (--model or HEADRACE_MODEL)", file=sys.stderr)  # noqa: T201
+        return 2
+    app = open_celery(settings)
+    lanes = lanes_of(settings.model, parse_length_classes(settings.lanes))
+    declare(app, [lane.queue for lane in lanes])
+    bootsteps.install(app)
+    worker = Worker(settings)
+
+    @app.task(name=TASK_NAME)  # type: ignore[untyped-decorator]
+    async def generate(task_id: str) -> None:
+        await worker.run_task(task_id)
+
+    AsyncioPool.hooks = Hooks(
+        startup=worker.start, shutdown=worker.stop, draining=worker.drain, drain_s=settings.drain_s
+    )
+    celery_worker = app.Worker(
+        pool_cls="workers.pool:AsyncioPool",
+        concurrency=settings.max_num_seqs,
+        hostname=f"{settings.model}@{settings.worker_name}",
+        without_mingle=True,
+        without_gossip=True,
+        quiet=True,
+        loglevel=settings.log_level.upper(),
+    )
+    worker.pool_of = lambda: celery_worker.pool
+    celery_worker.start()
+    return int(celery_worker.exitcode or 0)

@@ -1,0 +1,256 @@
+"""One attempt at one task: claim, continue or begin, stream, settle or hand back.
+
+However it goes, exactly one of these happens: the task is settled by this attempt, it is queued for the next
+one, or it is someone else's already and nothing is written.
+"""
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import structlog
+from redis.exceptions import RedisError
+
+from core.failures import RULES, Failure
+from core.ids import created_ms
+from core.pricing import cost_usd_micros
+from core.resume import restart_reason
+from core.states import TaskState
+from schemas import events
+from schemas.completion import chat_completion
+from storage.records import Claim, Ending
+from workers.engine import (
+    EngineDeadError,
+    EngineFailedError,
+    GenerateRequest,
+    RequestRejectedError,
+)
+from workers.pool import cancel_reason
+from workers.progress import Progress
+from workers.session import Session
+
+log = structlog.get_logger()
+_RETRY_S = 0.5
+
+
+class _Rejected(Exception):
+    """Carries a failure with its own message out of the generation."""
+
+    def __init__(self, failure: Failure, message: str | None = None) -> None:
+        super().__init__(message)
+        self.failure, self.message = failure, message
+
+
+async def run(session: Session, task_id: str) -> None:
+    """Run the next attempt of a task, if it may run."""
+    claim = await session.claim(task_id)
+    if claim is None:
+        log.info("claim_refused", task_id=task_id)
+        return
+    attempt = Attempt(session, claim)
+    session.running[task_id] = attempt
+    try:
+        await attempt.run()
+    finally:
+        if session.running.get(task_id) is attempt:
+            del session.running[task_id]
+
+
+class Attempt:
+    """See the module."""
+
+    def __init__(self, session: Session, claim: Claim) -> None:
+        self._session = session
+        self.claim = claim
+        self.request_id = f"{claim.task_id}.{claim.attempt}"
+        self._body: dict[str, Any] = orjson.loads(claim.request)
+        self._progress = Progress(claim.task_id, claim.attempt, ())
+        self.settling = False  # its row is being ended: a lease that is gone says nothing any more
+        self._stop: str | None = None  # why the engine was told to stop: cancel, deadline, lost
+        self._aborting: asyncio.Task[None] | None = None
+        self._claimed_at = time.monotonic()
+        self._ttft_ms: int | None = None
+
+    # -- told from outside, on the same loop
+
+    def cancel(self) -> None:
+        """The owner cancelled: stop generating and settle what there is."""
+        self._stop_engine("cancel")
+
+    def lose(self, why: str) -> None:
+        """The task is another attempt's now: stop and write nothing."""
+        log.warning("attempt_lost", task_id=self.claim.task_id, attempt=self.claim.attempt, why=why)
+        self._stop_engine("lost")
+
+    def _stop_engine(self, why: str) -> None:
+        if self._stop is None or why == "lost":
+            self._stop = why
+        if self._aborting is None:
+            self._aborting = asyncio.create_task(self._session.engine.abort(self.request_id))
+
+    # -- the attempt
+
+    async def run(self) -> None:
+        """Do it all. Raises: asyncio.CancelledError, having handed back or settled, when the pool says so."""
+        deadline = asyncio.get_running_loop().call_later(
+            max(0.0, self.claim.remaining_s), self._stop_engine, "deadline"
+        )
+        try:
+            if await self._open():
+                await self._generate()
+                await self._settle_generated()
+        except _Rejected as rejected:
+            await self._end_or_retry(rejected.failure, rejected.message)
+        except asyncio.CancelledError:
+            await self._session.engine.abort(self.request_id)
+            drained = cancel_reason() == "drain"
+            await self._end_or_retry(Failure.WORKER_DRAINED if drained else Failure.TERMINATED)
+            raise
+        except Exception:
+            log.exception("attempt_failed", task_id=self.claim.task_id, attempt=self.claim.attempt)
+            await self._session.engine.abort(self.request_id)
+            await self._end_or_retry(Failure.INTERNAL)
+        finally:
+            deadline.cancel()
+
+    async def _open(self) -> bool:
+        """Fence off earlier attempts and learn what they streamed; False when a newer one exists."""
+        while True:
+            try:
+                earlier = await self._session.streams.open(self.claim.task_id, self.claim.attempt)
+                break
+            except (RedisError, OSError) as error:
+                log.warning("stream_not_opened", task_id=self.claim.task_id, error=str(error))
+                await asyncio.sleep(_RETRY_S)
+        if earlier is None:
+            self.lose("newer attempt")
+            return False
+        self._progress = Progress(self.claim.task_id, self.claim.attempt, earlier)
+        if self._progress.streamed and not self._progress.complete:
+            reason = restart_reason(self._body)
+            if reason is not None:
+                log.info("restarted", task_id=self.claim.task_id, because=reason)
+                self._session.chunks.append(self._progress.restarted())
+        self._session.chunks.append(self._progress.started())
+        return True
+
+    async def _generate(self) -> None:
+        progress, chunks = self._progress, self._session.chunks
+        if progress.complete or self._stop is not None:
+            return
+        request = GenerateRequest(
+            request_id=self.request_id,
+            url=self.claim.url,
+            body=self._body,
+            max_output_tokens=self.claim.max_output_tokens,
+            emitted_token_ids=tuple(progress.emitted),
+        )
+        try:
+            async for output in self._session.engine.generate(request):
+                progress.count(output.usage)
+                entry = progress.advance(output.deltas)
+                if entry is not None:
+                    if self._ttft_ms is None:
+                        self._ttft_ms = round((time.monotonic() - self._claimed_at) * 1000)
+                    chunks.append(entry)
+        except RequestRejectedError as error:
+            raise _Rejected(Failure.REQUEST_REJECTED, error.message) from error
+        except EngineFailedError as error:
+            raise _Rejected(Failure.ENGINE_ERROR) from error
+        except EngineDeadError as error:
+            self._session.engine_died(str(error))
+            raise _Rejected(Failure.ENGINE_DEAD) from error
+
+    async def _settle_generated(self) -> None:
+        if self._stop == "lost":
+            return
+        if self._progress.complete:
+            await self._settle(TaskState.COMPLETED)
+        elif self._stop == "deadline":
+            await self._settle(TaskState.INCOMPLETE, Failure.DEADLINE)
+        elif self._stop == "cancel":
+            await self._settle(TaskState.CANCELLED)
+        else:
+            # ended without a finish reason and without being asked: the engine was shut down under it
+            await self._end_or_retry(Failure.ENGINE_ERROR)
+
+    async def _end_or_retry(self, failure: Failure, message: str | None = None) -> None:
+        if self._stop == "lost":
+            return
+        self.settling = True
+        if RULES[failure].retriable and await self._session.hand_back(
+            self.claim.task_id, self.claim.attempt, self.claim.lane, failure
+        ):
+            log.info("handed_back", task_id=self.claim.task_id, attempt=self.claim.attempt, failure=failure)
+            return
+        # not to be tried again: out of attempts, fatal, or being cancelled (which the row knows)
+        await self._settle(TaskState.FAILED, failure, message)
+
+    async def _settle(
+        self, state: TaskState, failure: Failure | None = None, message: str | None = None
+    ) -> None:
+        self.settling = True
+        progress, claim = self._progress, self.claim
+        finish_reason = progress.choices[0].finish_reason if 0 in progress.choices else None
+        response = self._response() if progress.streamed and failure is not Failure.REQUEST_REJECTED else None
+        ending = Ending(
+            task_id=claim.task_id,
+            attempt=claim.attempt,
+            state=state,
+            usage=progress.usage,
+            cost_usd_micros=cost_usd_micros(progress.usage, claim.tariff),
+            finish_reason=finish_reason,
+            failure=failure,
+            failure_message=message,
+            response=response,
+            ttft_ms=self._ttft_ms,
+        )
+        ended = await self._session.settle(ending)
+        if ended is None:
+            self.lose("settled elsewhere")
+            return
+        if ended is not state:  # a cancel came first
+            ending = replace(ending, state=ended, failure=None, failure_message=None)
+        await self._announce(ending)
+        log.info(
+            "task_ended",
+            task_id=claim.task_id,
+            attempt=claim.attempt,
+            lane=claim.lane.queue,
+            state=ended,
+            finish_reason=finish_reason,
+            failure=ending.failure,
+            prompt_tokens=progress.usage.prompt_tokens,
+            output_tokens=progress.usage.output_tokens,
+            ttft_ms=self._ttft_ms,
+            run_ms=round((time.monotonic() - self._claimed_at) * 1000),
+        )
+
+    async def _announce(self, ending: Ending) -> None:
+        """Say in Redis what Postgres has committed; a reader who misses it finds the row."""
+        if ending.response is not None:
+            try:
+                await self._session.streams.put_result(ending.task_id, ending.response)
+            except (RedisError, OSError) as error:
+                log.warning("result_not_cached", task_id=ending.task_id, error=str(error))
+        data = events.final_data(
+            ending.state,
+            finish_reason=ending.finish_reason,
+            usage=ending.usage,
+            failure=ending.failure,
+            failure_message=ending.failure_message,
+        )
+        self._session.chunks.append(self._progress.final(events.FINAL[ending.state], data))
+
+    def _response(self) -> str:
+        info = self._session.engine.info
+        return chat_completion(
+            task_id=self.claim.task_id,
+            created=created_ms(self.claim.task_id) // 1000,
+            model=self.claim.lane.model,
+            fingerprint=f"headrace-{info.kind}-{info.version}",
+            choices=self._progress.choices,
+            usage=self._progress.usage,
+        ).decode()

@@ -1,0 +1,69 @@
+"""Writes stream entries: everything that one engine step produced goes out in one round trip.
+
+An entry appended while nothing is in flight goes out at once, so a first chunk is never held; what comes
+while a write is in flight goes with the next. Order is kept through every failure of Redis: nothing is
+dropped, and entries wait in memory until it answers again.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from redis.exceptions import RedisError
+
+from storage.streams import Append, EventStreams
+
+_RETRY_S = 0.5
+_MAX_ENTRIES = 512  # per round trip
+log = structlog.get_logger()
+
+
+class ChunkWriter:
+    """The one writer of a worker. `on_refused` hears of entries that a newer attempt fenced off."""
+
+    def __init__(self, streams: EventStreams, on_refused: Callable[[Append], None]) -> None:
+        self._streams = streams
+        self._on_refused = on_refused
+        self._pending: list[Append] = []
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task = asyncio.create_task(self._write_all())
+
+    def append(self, entry: Append) -> None:
+        """Write soon, after everything appended before."""
+        self._pending.append(entry)
+        self._idle.clear()
+        self._wake.set()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Wait until everything is written; False when that took too long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """End, dropping what is not written: a reader finds the task's end in its row."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _write_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending:
+                await asyncio.sleep(0)  # requests woken by the same step append before this goes on
+                batch = self._pending[:_MAX_ENTRIES]
+                try:
+                    refused = await self._streams.append(batch)
+                except (RedisError, OSError) as error:
+                    log.warning("chunks_not_written", waiting=len(self._pending), error=str(error))
+                    await asyncio.sleep(_RETRY_S)
+                    continue  # what did get through is refused when it is sent again, and looked at below
+                del self._pending[: len(batch)]
+                for entry in refused:
+                    self._on_refused(entry)
+            self._idle.set()

@@ -1,0 +1,74 @@
+"""Keeping the engine alive: notices that it died or hangs, and builds it again while the worker takes no work.
+
+A vLLM engine can hang without an error while its own health check passes, so "no step for a time while
+requests run" counts as dead too. The attempts that ran on it are given back as retriable.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from workers.engine import Engine, EngineDeadError, EngineHealth
+
+log = structlog.get_logger()
+_BACKOFF_S = (0.0, 1.0, 5.0, 15.0, 30.0, 60.0)
+
+
+class EngineKeeper:
+    """Watches one engine. `on_state` hears "ready" and "engine_down"."""
+
+    def __init__(
+        self, engine: Engine, *, check_s: float, stuck_s: float, on_state: Callable[[str], None]
+    ) -> None:
+        self._engine = engine
+        self._check_s, self._stuck_s = check_s, stuck_s
+        self._on_state = on_state
+        self._died = asyncio.Event()
+        self._why = ""
+        self.health: EngineHealth | None = None
+
+    def died(self, why: str) -> None:
+        """Take an attempt's word that the engine is dead."""
+        if not self._died.is_set():
+            self._why = why
+            self._died.set()
+
+    async def keep(self) -> None:
+        """Watch and rebuild until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(self._check_s):
+                    await self._died.wait()
+            except TimeoutError:
+                await self._check()
+            if self._died.is_set():
+                await self._rebuild()
+
+    async def _check(self) -> None:
+        try:
+            self.health = health = await self._engine.check(self._check_s)
+        except EngineDeadError as error:
+            self.died(str(error))
+            return
+        silent_s = time.monotonic() - health.last_step_at
+        if health.running and silent_s > self._stuck_s:
+            self.died(f"no step for {silent_s:.0f} s while {health.running} requests run")
+
+    async def _rebuild(self) -> None:
+        log.error("engine_down", why=self._why)
+        self._on_state("engine_down")
+        tries = 0
+        while True:
+            await asyncio.sleep(_BACKOFF_S[min(tries, len(_BACKOFF_S) - 1)])
+            try:
+                await self._engine.stop()  # ends the streams of a hung engine's requests too
+                await self._engine.start()
+                break
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next try may succeed
+                tries += 1
+                log.error("engine_not_rebuilt", tries=tries, error=f"{type(error).__name__}: {error}")
+        self._died.clear()
+        log.info("engine_rebuilt", tries=tries + 1)
+        self._on_state("ready")

@@ -1,0 +1,96 @@
+"""What a task has streamed so far, over all its attempts: rebuilt from its stream, then kept up to date."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from core.pricing import Usage
+from schemas import events
+from schemas.completion import ChoiceSoFar, choice_delta
+from storage.streams import FIRST_STORED, Append, Event
+from workers.engine import Delta, EngineUsage
+
+
+class Progress:
+    """One task's output as its readers know it."""
+
+    def __init__(self, task_id: str, attempt: int, earlier: Sequence[Event]) -> None:
+        self._task_id, self._attempt = task_id, attempt
+        self._next = earlier[-1].sequence + 1 if earlier else FIRST_STORED
+        self._held: list[int] = []  # tokens whose text is still to come
+        self.choices: dict[int, ChoiceSoFar] = {}
+        self.emitted: list[int] = []  # token ids of choice 0, sent by earlier attempts
+        self.usage = Usage(0, 0, 0)  # of the whole task
+        for event in earlier:
+            if event.type == events.RESTARTED:
+                self._void()
+            elif event.type == events.DELTA:
+                data = orjson.loads(event.data)
+                self._add(data["choices"])
+                self.emitted.extend(event.token_ids)
+                prompt, output = data["tokens"]
+                self.usage = Usage(prompt, 0, output)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether readers have seen any output."""
+        return bool(self.choices)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the output ended: an attempt generated it all and was lost before it settled."""
+        return self.streamed and all(choice.finish_reason for choice in self.choices.values())
+
+    def _void(self) -> None:
+        self.choices, self.emitted, self.usage = {}, [], Usage(0, 0, 0)
+
+    def _add(self, choices: list[dict[str, Any]]) -> None:
+        for item in choices:
+            self.choices.setdefault(item["index"], ChoiceSoFar()).add(item)
+
+    def _entry(self, kind: str, data: bytes, token_ids: Sequence[int] = ()) -> Append:
+        entry = Append(self._task_id, self._attempt, self._next, kind, data, token_ids)
+        self._next += 1
+        return entry
+
+    def started(self) -> Append:
+        """The entry that says which attempt works now."""
+        return self._entry(events.STARTED, events.started_data(self._attempt))
+
+    def restarted(self) -> Append:
+        """The entry that voids what was streamed."""
+        self._void()
+        return self._entry(events.RESTARTED, events.started_data(self._attempt))
+
+    def final(self, kind: str, data: bytes) -> Append:
+        """The entry that ends the stream."""
+        return self._entry(kind, data)
+
+    def count(self, usage: EngineUsage) -> None:
+        """Take the engine's counts of this attempt."""
+        self.usage = Usage(
+            usage.prompt_tokens,
+            min(usage.cached_prompt_tokens, usage.prompt_tokens),
+            len(self.emitted) + usage.output_tokens,
+        )
+
+    def advance(self, deltas: Sequence[Delta]) -> Append | None:
+        """Take what a step produced; None when it made no text to send yet."""
+        choices: list[dict[str, Any]] = []
+        for delta in deltas:
+            self._held.extend(delta.token_ids)
+            # an aborted output did not end: its readers hear how from the final event
+            finish = None if delta.finish_reason == "abort" else delta.finish_reason
+            if delta.text or finish is not None:
+                choices.append(
+                    choice_delta(delta.index, delta.text, delta.logprobs, finish, delta.stop_reason)
+                )
+        if not choices:
+            return None
+        self._add(choices)
+        tokens, self._held = self._held, []
+        data = orjson.dumps(
+            {"choices": choices, "tokens": [self.usage.prompt_tokens, self.usage.output_tokens]}
+        )
+        return self._entry(events.DELTA, data, tokens)

@@ -1,0 +1,109 @@
+"""What all attempts of one worker share: engine, stores, grouped writes, and the register of what runs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from core.failures import Failure
+from core.lanes import Lane
+from core.states import TaskState
+from runtime.grouping import Grouper
+from runtime.publishing import PublishingThread
+from runtime.settings import Settings
+from services import attempt as services
+from storage.outbox import Outgoing
+from storage.records import Claim, Ending
+from storage.streams import Append, EventStreams
+from workers.chunks import ChunkWriter
+from workers.engine import Engine
+
+if TYPE_CHECKING:
+    from workers.attempt import Attempt
+
+Result = TypeVar("Result")
+log = structlog.get_logger()
+STORE_ERRORS = (DBAPIError, PoolTimeoutError, OSError, TimeoutError)
+_RETRY_S = (0.1, 0.2, 0.5, 1.0)
+
+
+class Session:
+    """A worker's shared state; lives on the pool's event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        database: AsyncEngine,
+        streams: EventStreams,
+        publisher: PublishingThread,
+        engine_died: Callable[[str], None],
+    ) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.database = database
+        self.streams = streams
+        self.engine_died = engine_died  # told by the first attempt that notices
+        self.running: dict[str, Attempt] = {}
+        self.chunks = ChunkWriter(streams, self._refused)
+        self._publisher = publisher
+        self._holder = services.Holder(settings.worker_name, settings.model, settings.lease_s)
+        self._claims: Grouper[str, Claim | None] = Grouper(self._claim_many)
+        self._settles: Grouper[Ending, TaskState | None] = Grouper(self._settle_many)
+
+    # Postgres may be away for a while: what is held in memory is written when it is back. The lease runs out
+    # meanwhile and the fencing token decides who was in time.
+
+    async def _insist(self, what: str, write: Callable[[], Awaitable[Result]]) -> Result:
+        tries = 0
+        while True:
+            try:
+                return await write()
+            except STORE_ERRORS as error:
+                log.warning("store_away", what=what, error=f"{type(error).__name__}: {error}")
+                await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
+                tries += 1
+
+    async def claim(self, task_id: str) -> Claim | None:
+        """Claim a task; None when it is not to run (done, cancelled, claimed elsewhere, forbidden)."""
+        return await self._insist("claim", lambda: self._claims(task_id))
+
+    async def _claim_many(self, task_ids: Sequence[str]) -> Sequence[Claim | None]:
+        claimed = await services.claim(self.database, list(dict.fromkeys(task_ids)), self._holder)
+        # the same id twice in a batch is a duplicate message: the first gets the claim
+        return [claimed.pop(task_id, None) for task_id in task_ids]
+
+    async def settle(self, ending: Ending) -> TaskState | None:
+        """End a task; return the state it ended in, None when it was another attempt's to end."""
+        return await self._insist("settle", lambda: self._settles(ending))
+
+    async def _settle_many(self, endings: Sequence[Ending]) -> Sequence[TaskState | None]:
+        ended = await services.settle(self.database, endings)
+        return [ended.get(ending.task_id) for ending in endings]
+
+    async def hand_back(self, task_id: str, attempt: int, lane: Lane, failure: Failure) -> bool:
+        """Queue a task for its next attempt at once; False when it is not to have one."""
+        # at a drain the pool puts the message back; in every other case it is acked and a new one is needed
+        in_broker = failure is Failure.WORKER_DRAINED
+        queued = await self._insist(
+            "hand_back",
+            lambda: services.hand_back(self.database, [(task_id, attempt)], failure, in_broker=in_broker),
+        )
+        if queued and not in_broker:
+            self._publisher.put(Outgoing(task_id, lane))
+        return bool(queued)
+
+    def _refused(self, entry: Append) -> None:
+        attempt = self.running.get(entry.task_id)
+        if attempt is not None and attempt.claim.attempt == entry.attempt:
+            attempt.lose("fenced")
+
+    def cancel(self, task_id: str) -> None:
+        """Stop a task that its owner cancelled, if it runs here."""
+        attempt = self.running.get(task_id)
+        if attempt is not None:
+            attempt.cancel()
