@@ -14,6 +14,8 @@ from cli.stack.postgres import PostgresServer  # noqa: E402
 from cli.stack.valkey import ValkeyServer  # noqa: E402
 from tests.support.databases import Databases  # noqa: E402
 
+pytest_plugins = ["tests.support.stacks"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the long forms too")
