@@ -1,13 +1,17 @@
-"""What a worker's consumer does besides consuming: three steps against losses of the Redis transport.
+"""What a worker's consumer does besides consuming, against losses of the Redis transport.
 
-`install` adds them to an application; the pool must be `workers.pool.AsyncioPool`.
+`install` adds it all to an application; the pool must be `workers.pool.AsyncioPool`.
 """
 
 import time
+import warnings
 from typing import Any
 
 from celery import Celery, bootsteps
+from celery.exceptions import CPendingDeprecationWarning
 from celery.utils.log import get_logger
+from celery.worker import state as worker_state
+from celery.worker.consumer import Consumer
 
 from workers import celery_private
 
@@ -81,6 +85,31 @@ class HeldTagHeartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
             logger.warning("could not refresh held messages", exc_info=True)
 
 
+class SturdyConsumer(Consumer):  # type: ignore[misc]
+    """Survives a broker that goes away while messages are held, and forgets those.
+
+    Celery closes the broken connection twice. The first time fails at the BRPOP in flight, and the second time
+    puts held messages back through a transport that is already taken apart: an AttributeError that ends the
+    worker. So the BRPOP is dealt with first.
+
+    What still runs can't be acked over the new connection, and the broker redelivers it: marking it acked
+    spares each one a failing ack.
+    """
+
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        if self.task_consumer:
+            try:
+                celery_private.cancel_and_read_pending(self.task_consumer)
+            except self.connection_errors:
+                logger.debug("no reply to the BRPOP in flight", exc_info=True)
+        for request in list(worker_state.reserved_requests):
+            request.acknowledged = True
+        super().on_connection_error_after_connected(exc)
+
+
 def install(app: Celery) -> None:
-    """Add the steps to every worker of this application."""
+    """Make every worker of this application have the steps and the consumer."""
+    # Celery asks at every lost connection to decide on a setting that storage.broker has decided on
+    warnings.filterwarnings("ignore", r"\s*In Celery 5\.1 we introduced", CPendingDeprecationWarning)
+    app.conf.worker_consumer = f"{__name__}:{SturdyConsumer.__name__}"
     app.steps["consumer"].update({PoolLink, BrpopDrain, HeldTagHeartbeat})

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import kombu.pools
+
 from cli.stack.process import Program, spawn
 from cli.stack.valkey import ValkeyServer
 from storage.broker import Publisher, Wakeup, make_celery
@@ -54,13 +56,15 @@ class Worker:
 class Lab:
     """What the tests do to the broker and the workers."""
 
-    def __init__(self, server: ValkeyServer, folder: Path) -> None:
+    def __init__(self, server: ValkeyServer, probe_server: ValkeyServer, folder: Path) -> None:
         self.server = server
+        self.probe_server = probe_server
         self.folder = folder
         self.app = make_celery(server.url_of(0))
         self.publisher = Publisher(self.app)
         self.broker = server.client(0)
-        self.probe = server.client(1)
+        self.probe = probe_server.client()
+        self.probe.flushall()
         self.workers: list[Worker] = []
 
     def start_worker(self, *, ready: bool = True, **options: Any) -> Worker:
@@ -69,7 +73,7 @@ class Lab:
         full = Options(
             name=name,
             broker_url=self.server.url_of(0),
-            probe_url=self.server.url_of(1),
+            probe_url=self.probe_server.url,
             queues=options.pop("queues", [QUEUE]),
             **options,
         )
@@ -118,9 +122,35 @@ class Lab:
         """Wait until exactly so many messages are held."""
         wait_until(f"{count} unacked, not {self.unacked()}", lambda: self.unacked() == count, timeout_s)
 
+    def wait_no_brpop(self) -> None:
+        """Wait until no worker waits for messages at the broker."""
+        wait_until("no BRPOP in flight", lambda: self.broker.info("clients")["blocked_clients"] == 0)
+
+    def wait_brpop(self) -> None:
+        """Wait until a worker waits for messages at the broker."""
+        wait_until("a BRPOP in flight", lambda: self.broker.info("clients")["blocked_clients"] > 0)
+
+    def cut_connections(self) -> None:
+        """Have the broker drop every client but this lab's."""
+        self.forget_connections()
+        self.broker.client_kill_filter(_type="normal", skipme=True)
+        self.broker.client_kill_filter(_type="pubsub", skipme=True)
+
+    def forget_connections(self) -> None:
+        """Close this process's connections to the broker: remote control and the publisher open new ones."""
+        self.publisher.close()
+        kombu.pools.reset()
+
+    def pool_info(self, worker: Worker) -> dict[str, Any]:
+        """What the pool says of itself through remote control; {} when the worker doesn't answer."""
+        name = f"{worker.options.name}@test"
+        replies = self.app.control.inspect([name], timeout=1.0).stats() or {}
+        info: dict[str, Any] = replies.get(name, {}).get("pool", {})
+        return info
+
     def close(self) -> None:
         """End the workers this lab started."""
-        self.publisher.close()
+        self.forget_connections()
         for worker in self.workers:
             if worker.process.poll() is None:
                 worker.process.kill()

@@ -43,10 +43,9 @@ class Options:
     drain_s: float = 30.0
     conf: dict[str, Any] = field(default_factory=dict)
     transport: dict[str, Any] = field(default_factory=dict)
-    heartbeat: bool = True  # of held tags: off to show what it is for
+    without_step: str = ""  # a bootstep to leave out, to show what it is for
     fail_startup: bool = False
     hang_startup: bool = False
-    die_without_drain: bool = False  # stop the process as the drain begins, before the consumer stops
 
 
 class Probe:
@@ -56,6 +55,7 @@ class Probe:
         self.options = options
         self.blocking = redis.Redis.from_url(options.probe_url)
         self.client: redis.asyncio.Redis | None = None
+        self.pool: Any = None
 
     def note(self, event: str, task_id: str = "", detail: Any = None) -> None:
         self.blocking.rpush(EVENTS, json.dumps([event, task_id, detail, self.options.name]))
@@ -94,7 +94,9 @@ def define_task(app: Celery, probe: Probe) -> None:
     async def generate(task_id: str) -> str:
         plan = await probe.plan(task_id)
         _label.set(task_id)
-        await probe.anote("started", task_id, {"os_pid": os.getpid(), "queue": current_task.request.shadow})
+        request = current_task.request
+        here = {"os_pid": os.getpid(), "queue": request.shadow, "traceparent": request.get("traceparent")}
+        await probe.anote("started", task_id, here)
         try:
             await perform(plan, task_id, probe)
         except asyncio.CancelledError:
@@ -106,8 +108,8 @@ def define_task(app: Celery, probe: Probe) -> None:
             await probe.anote("soft", task_id)
             raise
         inner = await asyncio.create_task(look_around())
-        here = {"label": _label.get(), "request": current_task.request.id, "inner": inner}
-        await probe.anote("finished", task_id, here)
+        seen = {"label": _label.get(), "request": current_task.request.id, "inner": inner}
+        await probe.anote("finished", task_id, seen)
         return task_id
 
 
@@ -123,6 +125,10 @@ async def perform(plan: dict[str, Any], task_id: str, probe: Probe) -> None:
             await probe.released(task_id)
         case "sleep":
             await asyncio.sleep(plan["s"])
+        case "pause consuming":
+            probe.pool.pause_consuming()
+            await probe.released(task_id)
+            probe.pool.resume_consuming()
         case "fail":
             raise ValueError("planned")
         case "cancel itself":
@@ -138,8 +144,7 @@ def main(options: Options) -> int:
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, **options.transport}
     declare(app, options.queues)
     install(app)
-    if not options.heartbeat:
-        app.steps["consumer"] = {step for step in app.steps["consumer"] if "Heartbeat" not in step.__name__}
+    app.steps["consumer"] = {step for step in app.steps["consumer"] if step.__name__ != options.without_step}
     probe = Probe(options)
     define_task(app, probe)
 
@@ -159,6 +164,7 @@ def main(options: Options) -> int:
         loglevel="INFO",
         ready_callback=lambda consumer: probe.note("ready"),
     )
+    probe.pool = worker.pool
     worker.start()
     probe.note("exit", detail=worker.exitcode)
     return int(worker.exitcode or 0)
