@@ -9,7 +9,14 @@ import structlog
 from runtime.settings import Settings
 
 # What these say of every message or request, one line a finished task says better.
-_TOLD_ELSEWHERE = ("httpx", "httpcore", "asyncio", "kombu.pidbox", "celery.worker.strategy", "celery.app.trace")
+_TOLD_ELSEWHERE = (
+    "httpx",
+    "httpcore",
+    "asyncio",
+    "kombu.pidbox",
+    "celery.worker.strategy",
+    "celery.app.trace",
+)
 
 
 def configure_logs(settings: Settings, *, process: str) -> None:

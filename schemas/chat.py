@@ -9,6 +9,7 @@ Source: OpenAI's API reference and vLLM's ChatCompletionRequest.
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
 INT64_MAX = 2**63 - 1
 
@@ -17,6 +18,11 @@ class Strict(BaseModel):
     """Base of request bodies: no unknown field, no coercion, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+def clash(field: str, what: str) -> PydanticCustomError:
+    """Make the error of a field that does not go with another one: its name is kept for the response."""
+    return PydanticCustomError("clash", "{field} {what}", {"field": field, "what": what})
 
 
 class TextPart(Strict):
@@ -133,11 +139,11 @@ class ChatCompletionRequest(Sampling):
     def _consistent(self) -> Self:
         asked = self.asked_output_tokens
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options needs stream")
+            raise clash("stream_options", "needs stream")
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs")
+            raise clash("top_logprobs", "needs logprobs")
         if self.min_tokens is not None and asked is not None and self.min_tokens > asked:
-            raise ValueError("min_tokens is above the maximum of output tokens")
+            raise clash("min_tokens", "is above the maximum of output tokens")
         return self
 
     @property

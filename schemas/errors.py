@@ -83,13 +83,13 @@ UNSUPPORTED = frozenset(
 
 def of_validation(error: ValidationError, within: str = "") -> RequestError:
     """Turn the first finding of pydantic into a 400 that names the field; `within` prefixes its path."""
+    found = error.errors(include_url=False)
+    unknown = [one for one in found if one["type"] == "extra_forbidden"]
     # In a union of shapes the deepest finding is the one about the shape that was meant.
-    first = max(error.errors(include_url=False, include_context=False), key=lambda found: len(found["loc"]))
-    top = [found for found in error.errors(include_url=False) if found["type"] == "extra_forbidden"]
-    if top:
-        first = top[0]
+    first = unknown[0] if unknown else max(found, key=lambda one: len(one["loc"]))
+    place = [*first["loc"], *([first["ctx"]["field"]] if first["type"] == "clash" else [])]
     param = within + "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if _is_field(part)
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in place if _is_field(part)
     )
     param = param.lstrip(".")
     name = str(first["loc"][-1]) if first["loc"] else ""
