@@ -23,6 +23,13 @@ class RequestRejectedError(Exception):
         self.message, self.param, self.code = message, param, code
 
 
+class EngineFailedError(Exception):
+    """The engine gave up this one request, and neither it nor the whole engine is known to be at fault.
+
+    Another attempt may succeed.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
     """Facts about a started engine."""
@@ -111,7 +118,7 @@ class Engine(Protocol):
         """Stream one request's output, ending with `finished`.
 
         Cancelling the consumer aborts the request in the engine.
-        Raises: RequestRejectedError, EngineDeadError.
+        Raises: RequestRejectedError, EngineFailedError, EngineDeadError.
         """
         ...
 

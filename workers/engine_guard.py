@@ -1,12 +1,13 @@
-"""Engine processes end when the process that started them does.
+"""vLLM's plugin in each of its processes: they end when the process that started them does.
 
 vLLM's core and worker processes outlive a parent that is killed, keeping gigabytes. vLLM runs the plugins of
-the entry point group `vllm.general_plugins` in each of them, and this is one: a thread waits for the parent to
-be gone, asks its own process to end, and ends it if that takes too long. Where the parent promises that the
-thread that spawns outlives the engine (PARENT_DEATH_SIGNAL in the environment), the kernel's own signal is
-used too: it reaches a process that never gets to run Python again, but it fires when that *thread* ends.
+the entry point group `vllm.general_plugins` in each of them, and this is one: a thread waits for the parent
+to be gone, asks its own process to end, and ends it if that takes too long. Where the parent promises that
+the thread that spawns outlives the engine (PARENT_DEATH_SIGNAL in the environment), the kernel's own signal
+is used too: it reaches a process that never runs Python again, but it fires when that *thread* ends.
 
-Imports neither vLLM nor torch; does nothing in a process that multiprocessing didn't start.
+The guard does nothing in a process that multiprocessing didn't start. Repairs of vLLM itself (`vllm_cpu`) hang
+on the same hook, because it is the one place that runs in each of its processes before a model is loaded.
 """
 
 import ctypes
@@ -25,8 +26,11 @@ _installed = False
 
 
 def install() -> None:
-    """Guard this process; called by vLLM in every process it has."""
+    """Repair vLLM and guard this process; called by vLLM in every process it has."""
     global _installed
+    from workers import vllm_cpu
+
+    vllm_cpu.install()
     parent = multiprocessing.parent_process()
     if _installed or parent is None:
         return
