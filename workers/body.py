@@ -11,10 +11,12 @@ from typing import Any
 
 import orjson
 
+from runtime.chat_template import RESERVED_KWARGS
 from workers.engine import GenerateRequest, RequestRejectedError
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+MAX_GRAMMAR_BYTES = 64 * 1024  # compiling a grammar stalls every request of the engine
 INT64 = range(-(2**63), 2**63)
 SERVER_OWNED = (
     *("priority", "cache_salt", "request_id", "session_id", "kv_transfer_params", "ec_transfer_params"),
@@ -127,7 +129,14 @@ def check(request: GenerateRequest) -> None:
     if logprobs is not None and not (_boolean(logprobs) if chat else _integer(logprobs)):
         expected = "a boolean" if chat else "an integer"
         raise RequestRejectedError(f"logprobs must be {expected}", "logprobs", "invalid_type")
+    if reserved := RESERVED_KWARGS & (body.get("chat_template_kwargs") or {}).keys():
+        message = f"chat_template_kwargs can't set {', '.join(sorted(reserved))}"
+        raise RequestRejectedError(message, "chat_template_kwargs", "invalid_value")
     _check_encodable(body)
+    for name in ("response_format", "structured_outputs", "tools"):
+        if body.get(name) is not None and len(orjson.dumps(body[name])) > MAX_GRAMMAR_BYTES:
+            message = f"{name} is larger than {MAX_GRAMMAR_BYTES} bytes"
+            raise RequestRejectedError(message, name, "invalid_value")
 
 
 def _check_encodable(body: Mapping[str, Any]) -> None:

@@ -58,6 +58,7 @@ class Choice:
     """One choice of a request: each `step` is one token."""
 
     __slots__ = (
+        "_ended",
         "_ends_at",
         "_limit",
         "_scanner",
@@ -78,28 +79,29 @@ class Choice:
         body: Mapping[str, Any],
         *,
         limit: int,
-        emitted: int,
+        emitted: Sequence[int],
         top: int | None,
     ) -> None:
-        """`limit`: tokens of the whole task; `emitted`: how many of them earlier attempts sent."""
+        """`limit`: tokens of the whole task; `emitted`: those of them that earlier attempts sent."""
         identity = repr((VERSION, body.get("seed") or 0, index)).encode()
         key = hashlib.blake2b(array("q", prompt).tobytes() + identity).digest()
         least = body.get("min_tokens") or 0
-        self.index, self.emitted, self.made, self.done = index, emitted, emitted, False
+        self.index, self.emitted, self.made, self.done = index, len(emitted), len(emitted), False
+        self._ended = bool(emitted) and emitted[-1] == words.eos and not body.get("ignore_eos")
         self._words, self._top, self._limit = words, top, limit
         self._ends_at = -1 if body.get("ignore_eos") else max(24 + key[0], least + 1)  # 24 to 279 tokens
         self._tokens = words.stream(key)
-        for _ in range(emitted):
+        for _ in emitted:
             next(self._tokens)
         self._scanner: StopScanner | None = None
         if stops := bodies.stops(body):
             include = bool(body.get("include_stop_str_in_output"))
-            self._scanner = StopScanner(stops, include, max(0, least - emitted))
+            self._scanner = StopScanner(stops, include, max(0, least - len(emitted)))
 
     def step(self) -> Delta | None:
         """The next token; None when its text is held back."""
-        if self.made >= self._limit:  # resumed with nothing left to do
-            return self._end("", [], None, "length", None)
+        if self._ended or self.made >= self._limit:  # resumed with nothing left to do
+            return self._end("", [], None, "stop" if self._ended else "length", None)
         self.made += 1
         if self.made == self._ends_at:
             logprobs = None if self._top is None else [_logprob("", 0, self._top)]
@@ -118,8 +120,10 @@ class Choice:
         return Delta(self.index, piece.text, piece.token_ids, piece.logprobs) if piece.token_ids else None
 
     def abort(self) -> Delta:
-        """End here; what is held back is not sent."""
-        return self._end("", [], None, "abort", None)
+        """End here."""
+        if self._scanner is None:
+            return self._end("", [], None, "abort", None)
+        return self._flushed("", [], None, "abort")
 
     def _last(self, text: str, token: int, logprobs: list[dict[str, Any]] | None, reason: str) -> Delta:
         if self._scanner is None:

@@ -16,7 +16,6 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOu
 from vllm.tool_parsers.utils import get_json_schema_from_tools
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from runtime.chat_template import RESERVED_KWARGS
 from workers import body as bodies
 from workers.engine import GenerateRequest, RequestRejectedError
 from workers.stops import StopScanner
@@ -92,9 +91,6 @@ def _given(body: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _chat(body: Mapping[str, Any]) -> ChatCompletionRequest:
-    if reserved := RESERVED_KWARGS & (body.get("chat_template_kwargs") or {}).keys():
-        message = f"chat_template_kwargs can't set {', '.join(sorted(reserved))}"
-        raise RequestRejectedError(message, "chat_template_kwargs", "invalid_value")
     fields = _given(body, (*_SAMPLING, *_CHAT))
     if not fields.get("tools"):
         fields.pop("tools", None)
