@@ -1,4 +1,4 @@
-"""`headrace flower`: Celery's dashboard, on loopback and behind a password."""
+"""`headrace flower`: Celery's dashboard, behind a password, and on loopback unless told otherwise."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ PASSWORD_VARIABLE = "HEADRACE_FLOWER_PASSWORD"
 _MAX_TASKS = 10_000  # Flower keeps tasks in memory, 7 KiB each; its own limit would take 0.7 GB
 
 
-def run(port: int, password_file: Path | None) -> None:
+def run(port: int, password_file: Path | None, *, host: str = LOOPBACK) -> None:
     """Become Flower: returns only on failure. Raises: SystemExit without a password."""
     password = password_file.read_text().strip() if password_file else os.environ.get(PASSWORD_VARIABLE, "")
     if not password:
@@ -20,5 +20,5 @@ def run(port: int, password_file: Path | None) -> None:
     # By the environment: every local user can read a command line.
     environment = {**os.environ, "FLOWER_BASIC_AUTH": f"{USER}:{password}"}
     words = ["-P", "-m", "celery", "-A", "runtime.celery_app", "flower"]
-    words += [f"--address={LOOPBACK}", f"--port={port}", f"--max_tasks={_MAX_TASKS}"]
+    words += [f"--address={host}", f"--port={port}", f"--max_tasks={_MAX_TASKS}"]
     os.execve(sys.executable, [sys.executable, *words], environment)

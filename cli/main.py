@@ -45,7 +45,7 @@ def flower(
     """Watch Celery's workers and tasks in the browser."""
     import cli.flower
 
-    cli.flower.run(port, password_file)
+    cli.flower.run(port, password_file, host=host)
 
 
 @app.command()
@@ -132,6 +132,25 @@ def worker(
     from workers.app import work
 
     raise typer.Exit(work(_settings(model=model, lanes=lanes)))
+
+
+@app.command()
+def ping(
+    worker: Annotated[
+        str | None, typer.Option(help="Name of a worker: is its row fresh, does it serve?")
+    ] = None,
+    api: Annotated[str | None, typer.Option(help="URL of an API process: is it ready?")] = None,
+    control: Annotated[bool, typer.Option("--control", help="Does any control process lead?")] = False,
+    within: Annotated[float, typer.Option(min=0.1, help="Seconds since the worker was last seen.")] = 10.0,
+) -> None:
+    """Ask one process whether it serves: exit code 0 or 1. For health checks."""
+    if (worker is not None) + (api is not None) + control != 1:
+        raise typer.BadParameter("give one of --worker, --api and --control")
+    import cli.ping
+
+    if worker is not None:
+        raise typer.Exit(cli.ping.worker(worker, within))
+    raise typer.Exit(cli.ping.control() if api is None else cli.ping.api(api))
 
 
 def _settings(**given: Any) -> "Settings":

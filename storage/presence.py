@@ -61,6 +61,23 @@ async def list_workers(connection: AsyncConnection) -> Sequence[WorkerRow]:
     return [WorkerRow(**row._mapping) for row in rows]
 
 
+async def seen_worker_state(connection: AsyncConnection, name: str, *, within_s: float) -> str | None:
+    """The state of a worker that described itself within that time; None for any other."""
+    limit = sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, within_s)
+    state: str | None = await connection.scalar(
+        sa.select(workers.c.state).where(workers.c.name == name, workers.c.seen_at >= limit)
+    )
+    return state
+
+
+async def leader_of(connection: AsyncConnection, role: str) -> str | None:
+    """Who holds the role now; None while no lease lasts."""
+    holder: str | None = await connection.scalar(
+        sa.select(leaders.c.holder).where(leaders.c.role == role, leaders.c.expires_at >= sa.func.now())
+    )
+    return holder
+
+
 _LEAD = sa.text("""
 INSERT INTO leaders (role, holder, expires_at)
 VALUES (:role, :holder, now() + make_interval(secs => :lease_s))
