@@ -6,15 +6,13 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from redis.exceptions import RedisError
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.json import JsonResponse
 from api.sse import ClientGoneError
 from schemas.errors import RequestError, error_body, overloaded
+from storage.errors import STORE_ERRORS, is_away
 
 log = structlog.get_logger()
 _CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -46,18 +44,20 @@ def install(app: FastAPI) -> None:
     async def gone(_: Request, __: ClientGoneError) -> Response:
         return Response(status_code=499)  # nobody reads it
 
-    async def away(request: Request, error: Exception) -> Response:
-        log.warning("store_away", path=request.url.path, error=f"{type(error).__name__}: {error}")
-        refusal = overloaded("A store is away; try again.", "store_unavailable", 2)
-        return JsonResponse(refusal.body(), refusal.status, refusal.headers)
-
-    for kind in (RedisError, DBAPIError, PoolTimeoutError, ConnectionError, TimeoutError):
-        app.add_exception_handler(kind, away)
-
     @app.exception_handler(Exception)
     async def internal(request: Request, error: Exception) -> Response:
         log.error("internal_error", path=request.url.path, exc_info=error)
         return JsonResponse(error_body(500, "Internal error.", "internal_error"), 500)
+
+    async def store_error(request: Request, error: Exception) -> Response:
+        if not is_away(error):
+            return await internal(request, error)
+        log.warning("store_away", path=request.url.path, error=f"{type(error).__name__}: {error}")
+        refusal = overloaded("A store is away; try again.", "store_unavailable", 2)
+        return JsonResponse(refusal.body(), refusal.status, refusal.headers)
+
+    for kind in STORE_ERRORS:
+        app.add_exception_handler(kind, store_error)
 
 
 class RequestIds:

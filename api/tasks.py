@@ -151,6 +151,8 @@ async def list_(
 ) -> Response:
     """List the tenant's tasks, newest first unless asked otherwise."""
     state = state_of(request)
+    if after is not None and not looks_like_id("task", after):
+        raise not_found(after)
     page = await list_page(
         state.database,
         access.caller.tenant_id,

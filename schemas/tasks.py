@@ -7,8 +7,9 @@ from pydantic import Field, StringConstraints
 from core.lanes import Priority
 from schemas.chat import Strict
 
-MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64)]
-MetadataValue = Annotated[str, StringConstraints(max_length=512)]
+# no NUL: Postgres can't store it in jsonb
+MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\x00]*$")]
+MetadataValue = Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00]*$")]
 
 
 class TaskCreate(Strict):

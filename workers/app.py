@@ -16,6 +16,7 @@ from runtime.resources import open_celery, open_database, open_redis, open_strea
 from runtime.settings import Settings
 from services.workers import describe_worker, find_model, forget_worker
 from storage.broker import TASK_NAME, declare
+from storage.errors import STORE_ERRORS
 from storage.presence import WorkerRow
 from storage.records import Model
 from workers import attempt, bootsteps
@@ -23,7 +24,7 @@ from workers.engine import Engine
 from workers.keeper import EngineKeeper
 from workers.leases import hear_cancels, renew_leases
 from workers.pool import AsyncioPool, Hooks
-from workers.session import STORE_ERRORS, Session
+from workers.session import Session
 
 log = structlog.get_logger()
 _DESCRIBE_S = 2.0

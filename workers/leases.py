@@ -13,7 +13,8 @@ from redis.exceptions import RedisError
 
 from core.states import TaskState
 from services import attempt as services
-from workers.session import STORE_ERRORS, Session
+from storage.errors import STORE_ERRORS
+from workers.session import Session
 
 log = structlog.get_logger()
 

@@ -5,8 +5,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.failures import Failure
@@ -16,6 +14,7 @@ from runtime.grouping import Grouper
 from runtime.publishing import PublishingThread
 from runtime.settings import Settings
 from services import attempt as services
+from storage.errors import STORE_ERRORS, is_away
 from storage.outbox import Outgoing
 from storage.records import Claim, Ending
 from storage.streams import Append, EventStreams
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 log = structlog.get_logger()
-STORE_ERRORS = (DBAPIError, PoolTimeoutError, OSError, TimeoutError)
 _RETRY_S = (0.1, 0.2, 0.5, 1.0)
 
 
@@ -64,6 +62,8 @@ class Session:
             try:
                 return await write()
             except STORE_ERRORS as error:
+                if not is_away(error):
+                    raise
                 log.warning("store_away", what=what, error=f"{type(error).__name__}: {error}")
                 await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
                 tries += 1

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,3 +20,13 @@ def is_alive(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
+
+
+async def eventually_async(
+    condition: Callable[[], Awaitable[bool]], within_s: float = 10.0, what: str = "condition"
+) -> None:
+    """As `eventually`, for a condition that has to be awaited."""
+    deadline = time.monotonic() + within_s
+    while not await condition():
+        assert time.monotonic() < deadline, f"{what}: not within {within_s} s"
+        await asyncio.sleep(0.02)
