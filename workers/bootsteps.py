@@ -5,6 +5,7 @@
 
 import time
 import warnings
+from functools import partial
 from typing import Any
 
 from celery import Celery, bootsteps
@@ -17,6 +18,8 @@ from workers import celery_private
 
 logger = get_logger(__name__)
 
+RETRY_S = 0.5
+RETRY_MAX_S = 2.0
 TASKS = "celery.worker.consumer.tasks:Tasks"
 
 
@@ -96,6 +99,18 @@ class SturdyConsumer(Consumer):  # type: ignore[misc]
     spares each one a failing ack.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Celery asks at every lost connection to decide on a setting that storage.broker has decided on
+        warnings.filterwarnings("ignore", r"\s*In Celery 5\.1 we introduced", CPendingDeprecationWarning)
+        super().__init__(*args, **kwargs)
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """As celery's, but a broker that is back is found within RETRY_MAX_S rather than half a minute."""
+        conn.ensure_connection = partial(
+            conn.ensure_connection, interval_start=RETRY_S, interval_step=RETRY_S, interval_max=RETRY_MAX_S
+        )
+        return super().ensure_connected(conn)
+
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         if self.task_consumer:
             try:
@@ -109,7 +124,5 @@ class SturdyConsumer(Consumer):  # type: ignore[misc]
 
 def install(app: Celery) -> None:
     """Make every worker of this application have the steps and the consumer."""
-    # Celery asks at every lost connection to decide on a setting that storage.broker has decided on
-    warnings.filterwarnings("ignore", r"\s*In Celery 5\.1 we introduced", CPendingDeprecationWarning)
     app.conf.worker_consumer = f"{__name__}:{SturdyConsumer.__name__}"
     app.steps["consumer"].update({PoolLink, BrpopDrain, HeldTagHeartbeat})

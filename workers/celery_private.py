@@ -100,6 +100,12 @@ def request_stop() -> None:
         worker_state.should_stop = EX_FAILURE
 
 
+def find_again(on_accepted: Any) -> None:
+    """Let remote control find the request of this callback by its task id, if it finds none."""
+    request = on_accepted.__self__
+    worker_state.requests.setdefault(request.id, request)
+
+
 def held_tags(channel: Any) -> list[str]:
     """Delivery tags that the channel holds unacked."""
     if channel is None or channel._qos is None:

@@ -33,6 +33,7 @@ class Job:
     """A message handed to the pool. Celery's request holds it weakly: the pool keeps the strong reference."""
 
     number: int  # given to celery as the pid of the process that runs it
+    task_id: str
     target: Callable[..., Any]  # celery's tracer
     args: Sequence[Any]
     kwargs: Mapping[str, Any]

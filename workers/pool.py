@@ -117,6 +117,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         """Take a delivered message; the job it returns is celery's handle."""
         job = Job(
             number=next(self._numbers),
+            task_id=options["correlation_id"],
             target=target,
             args=args,
             kwargs=kwargs,
@@ -133,11 +134,11 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         return job
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """Cancel a job: for good when revoked, for another worker when celery's cold shutdown cancels all."""
+        """Cancel a task: for good when revoked, for another worker when celery's cold shutdown cancels all."""
         job = self._jobs.get(pid)
-        if job is not None:
-            reason: CancelReason = "drain" if celery_private.in_signal_handler() else "terminate"
-            self._loop.call_soon_threadsafe(self._slots.cancel, job, reason)
+        reason: CancelReason = "drain" if celery_private.in_signal_handler() else "terminate"
+        for copy in self._copies(job) if job is not None else ():
+            self._loop.call_soon_threadsafe(self._slots.cancel, copy, reason)
 
     def flush(self) -> None:
         """Connection lost: what waits for a slot is redelivered, so forget it. What runs goes on."""
@@ -193,7 +194,13 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
 
     def _forget(self, job: Job) -> None:
         self._jobs.pop(job.number, None)
+        for copy in self._copies(job):  # celery knows one request a task id and forgets it with the first
+            self._post(celery_private.find_again, copy.on_accepted)
         self._progress.set()
+
+    def _copies(self, job: Job) -> list[Job]:
+        """Jobs of the same task: after a reconnect the broker redelivers what still runs."""
+        return [copy for copy in list(self._jobs.values()) if copy.task_id == job.task_id]
 
     # -- to the hub's thread, in order: the hub's own ready set has none
 
@@ -234,8 +241,8 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
 
     def on_stop(self) -> None:
         """Drain: let tasks finish, then cancel them, put their messages back, run the shutdown hook."""
-        if celery_private.in_signal_handler():
-            return  # cold shutdown calls this from its handler; the drain that it interrupts sees the flag
+        if celery_private.in_signal_handler() and celery_private.cold_shutdown_requested():
+            return  # called by celery's handler of a cold shutdown: `on_terminate` or the drain it broke into acts
         self._drain(self.hooks.drain_s)
 
     def on_terminate(self) -> None:

@@ -1,5 +1,7 @@
 """What a lost connection to the broker does."""
 
+import signal
+
 import pytest
 
 from storage.broker import Wakeup
@@ -20,6 +22,25 @@ def test_running_tasks_go_on_over_a_lost_connection_and_their_copies_wait_for_a_
     lab.wait_unacked(0)
     wait_until("queue empty", lambda: lab.queued() == 0)
     lab.wait_unacked(0)
+
+
+@pytest.mark.parametrize(("plan", "cancelled"), [("hold", 2), ("hold the first time", 1)])
+def test_a_revoke_finds_a_task_that_was_redelivered_while_it_runs(
+    lab: Lab, plan: str, cancelled: int
+) -> None:
+    lab.start_worker(concurrency=2)
+    task_id = lab.publish({"do": plan})
+    lab.wait_event("started", task_id)
+    lab.cut_connections()
+    wait_until("the copy started", lambda: len(lab.events("started", task_id)) == 2)
+    if cancelled == 1:
+        lab.wait_event("finished", task_id)
+        lab.wait_unacked(0)
+    lab.app.control.revoke(task_id, terminate=True)
+    wait_until("cancelled", lambda: len(lab.events("cancelled", task_id)) == cancelled)
+    lab.wait_unacked(0)
+    assert lab.queued() == 0
+    lab.wait_event("finished", lab.publish())
 
 
 def test_the_full_concurrency_is_back_after_a_reconnect(lab: Lab) -> None:
@@ -76,3 +97,16 @@ def test_publishing_works_again_after_a_cut_connection(lab: Lab, count: int) -> 
     lab.broker.client_kill_filter(_type="normal", skipme=True)
     assert lab.publisher.publish_many(wakeups) == count
     assert lab.queued() == 2 * count
+
+
+def test_a_worker_drains_and_ends_while_the_broker_is_away(durable_lab: Lab) -> None:
+    lab = durable_lab
+    worker = lab.start_worker(concurrency=2)
+    running = lab.publish({"do": "hold"})
+    lab.wait_event("started", running)
+    lab.server.stop()
+    worker.send(signal.SIGTERM)
+    lab.wait_event("draining")
+    lab.release(running)
+    lab.wait_event("finished", running)
+    assert worker.exit_code() == 0

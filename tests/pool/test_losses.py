@@ -48,9 +48,10 @@ def test_without_the_heartbeat_a_long_task_starts_again(lab: Lab) -> None:
     wait_until("a second start", lambda: len(lab.events("started", task_id)) > 1)
 
 
-def test_a_message_published_while_the_worker_stops_survives_its_sigkill(lab: Lab) -> None:
+@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.full)])
+def test_a_message_published_while_the_worker_stops_survives_its_sigkill(lab: Lab, rounds: int) -> None:
     """Row 8: the BRPOP in flight pops it, and its reply lay unread in the socket."""
-    for _ in range(3):
+    for _ in range(rounds):
         stopping = lab.start_worker()
         lab.wait_event("started", lab.publish({"do": "hold"}), worker=stopping.options.name)
         lab.wait_brpop()
@@ -82,10 +83,11 @@ def test_a_killed_workers_message_runs_elsewhere_without_any_binding_table(lab: 
     lab.wait_unacked(0)
 
 
-def test_a_cancelled_queue_loses_nothing(lab: Lab) -> None:
+@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.full)])
+def test_a_cancelled_queue_loses_nothing(lab: Lab, rounds: int) -> None:
     """Row 19: what its BRPOP in flight still pops is put back."""
     lab.start_worker(queues=[QUEUE, "demo.short.batch"])
-    for _ in range(3):
+    for _ in range(rounds):
         lab.wait_brpop()
         lab.app.control.cancel_consumer(QUEUE, reply=True)
         ids = [lab.publish() for _ in range(3)]

@@ -123,6 +123,10 @@ async def perform(plan: dict[str, Any], task_id: str, probe: Probe) -> None:
     match plan.get("do"):
         case "hold":
             await probe.released(task_id)
+        case "hold the first time":
+            assert probe.client is not None
+            if await probe.client.sadd("probe:held once", task_id):
+                await probe.released(task_id)
         case "sleep":
             await asyncio.sleep(plan["s"])
         case "pause consuming":
