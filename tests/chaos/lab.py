@@ -1,0 +1,316 @@
+"""A deployment to break: real Postgres and Valkey, processes that can be killed one by one.
+
+The engine is the deterministic one: what an undisturbed run would have answered is known beforehand, to the
+letter, so every fault test ends with the same questions (`Run.check`).
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import sqlalchemy as sa
+
+from cli.stack.ports import free_port
+from cli.stack.postgres import PostgresServer
+from cli.stack.process import Program, signal_group, spawn
+from cli.stack.valkey import ValkeyServer
+from migrations import upgrade
+from tests.chaos.follower import Follower
+from tests.support.waiting import eventually
+from workers.deterministic import DeterministicEngine
+from workers.deterministic_output import make_model
+from workers.engine import GenerateRequest
+
+MODEL = "deterministic"
+FINAL = {"completed", "failed", "incomplete", "cancelled", "expired"}
+DEFAULTS = {
+    "HEADRACE_ENGINE": "deterministic",
+    "HEADRACE_MODEL": MODEL,
+    "HEADRACE_MAX_NUM_SEQS": "32",
+    "HEADRACE_DETERMINISTIC_STEP_S": "0.05",
+    "HEADRACE_LEASE_S": "1.5",
+    "HEADRACE_TICK_S": "0.2",
+    "HEADRACE_LEADER_LEASE_S": "1.5",
+    "HEADRACE_DRAIN_S": "1.0",
+    "HEADRACE_ENGINE_CHECK_S": "0.5",
+    "HEADRACE_KEEPALIVE_S": "1.0",
+    "HEADRACE_KEY_PEPPER": "pepper",
+    "HEADRACE_SECRETS_DIR": "/nonexistent",
+}
+
+
+@dataclass
+class Child:
+    """A process of the deployment."""
+
+    program: Program
+    process: subprocess.Popen[bytes]
+
+    def log(self) -> str:
+        """All it wrote."""
+        return self.program.log.read_text(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal it alone."""
+        self.process.send_signal(number)
+
+    async def ended(self, within_s: float = 20.0) -> int:
+        """Wait for its end; return the exit code."""
+        await eventually(lambda: self.process.poll() is not None, within_s, f"{self.program.name} ended")
+        return int(self.process.returncode)
+
+    async def kill(self) -> None:
+        """Kill it as the kernel would, children of its own excepted."""
+        self.process.kill()
+        await self.ended()
+
+
+@dataclass
+class Lab:
+    """See the module. Start parts by `start_*`; all end with the lab."""
+
+    folder: Path
+    postgres: PostgresServer
+    valkey: ValkeyServer
+    settings: dict[str, str] = field(default_factory=dict)
+    children: list[Child] = field(default_factory=list)
+    api_url: str = ""
+    api_key: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of every process."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+        kept.pop("PYTHONDONTWRITEBYTECODE", None)
+        stores = {
+            "HEADRACE_DATABASE_URL": self.postgres.url,
+            "HEADRACE_BROKER_URL": self.valkey.url_of(0),
+            "HEADRACE_STREAMS_URL": self.valkey.url_of(1),
+        }
+        return kept | DEFAULTS | stores | self.settings
+
+    def prepare(self) -> None:
+        """Schema, key and model."""
+        upgrade(self.postgres.url)
+        make_model(self.folder / "model")
+        key = self.folder / "key"
+        prices = ("--prompt-price", "0.05", "--output-price", "0.2")
+        for words in (
+            ("bootstrap", "--key-file", str(key)),
+            ("model", "add", MODEL, "--path", str(self.folder / "model"), *prices),
+        ):
+            subprocess.run([sys.executable, "-m", "cli", *words], env=self.environment, check=True)
+        self.api_key = key.read_text().strip()
+
+    async def start(self, name: str, *words: str, ready: str = '"event":"ready"', **settings: str) -> Child:
+        """Start a process and wait until it says that it is ready."""
+        log = self.folder / f"{name}-{len(self.children)}.log"
+        program = Program(
+            name=name,
+            argv=[sys.executable, "-m", "cli", *words],
+            log=log,
+            cwd=Path.cwd(),
+            env=self.environment | settings,
+        )
+        child = Child(program, spawn(program))
+        self.children.append(child)
+
+        def is_ready() -> bool:
+            assert child.process.poll() is None, f"{name} ended:\n{child.log()[-3000:]}"
+            return ready in child.log()
+
+        await eventually(is_ready, 30.0, f"{name} ready")
+        return child
+
+    async def start_api(self) -> Child:
+        """Start an API; the first one is what clients talk to."""
+        port = free_port()
+        child = await self.start("api", "api", "--port", str(port), ready="Uvicorn running on")
+        self.api_url = self.api_url or f"http://127.0.0.1:{port}"
+        return child
+
+    async def restart_api(self) -> Child:
+        """Start an API where the first one was."""
+        port = self.api_url.rpartition(":")[2]
+        return await self.start("api", "api", "--port", port, ready="Uvicorn running on")
+
+    async def start_control(self) -> Child:
+        """Start a control process."""
+        return await self.start("control", "control")
+
+    async def start_worker(self, name: str, **settings: str) -> Child:
+        """Start a worker; ready when it consumes."""
+        return await self.start(name, "worker", ready=f"{name} ready.", HEADRACE_WORKER_NAME=name, **settings)
+
+    def stop(self) -> None:
+        """End everything."""
+        for child in reversed(self.children):
+            with suppress(ProcessLookupError):
+                child.process.send_signal(signal.SIGCONT)
+            signal_group(child.process.pid, signal.SIGKILL)
+            child.process.wait()
+
+    async def running_on(self, worker: str, at_least: int = 5, emitted: int = 3) -> None:
+        """Wait until a worker runs that many tasks: the moment to break something.
+
+        `emitted`: each of them has streamed so many events.
+        """
+        statement = "SELECT id FROM tasks WHERE state = 'in_progress' AND worker = :worker"
+
+        def holds() -> bool:
+            running = [row.id for row in self.query(statement, worker=worker)]
+            if len(running) < at_least:
+                return False
+            with self.valkey.client(1) as client:
+                return sum(int(client.xlen(f"hr:s:{task}")) > emitted for task in running) >= at_least
+
+        await eventually(holds, 30.0, f"{worker} runs {at_least} tasks")
+
+    def query(self, statement: str, **values: Any) -> list[Any]:
+        """Ask Postgres."""
+        engine = sa.create_engine(sa.make_url(self.postgres.url).set(drivername="postgresql+psycopg"))
+        try:
+            with engine.begin() as connection:
+                return list(connection.execute(sa.text(statement), values))
+        finally:
+            engine.dispose()
+
+
+def bodies(count: int, max_tokens: int = 40) -> list[dict[str, Any]]:
+    """Requests that differ, of differing length."""
+    return [
+        {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": f"Question {i}: tell me about mill number {i}."}],
+            "max_tokens": max_tokens // 2 + i * 7 % max_tokens,
+        }
+        for i in range(count)
+    ]
+
+
+async def expected(folder: Path, wanted: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
+    """(text, prompt tokens, output tokens) that an undisturbed run answers."""
+    engine = DeterministicEngine(MODEL, folder / "model", max_num_seqs=1000, step_s=0)
+    await engine.start()
+
+    async def one(number: int, body: dict[str, Any]) -> tuple[str, int, int]:
+        request = GenerateRequest(f"r{number}", "/v1/chat/completions", body, body["max_tokens"])
+        text = ""
+        async for output in engine.generate(request):
+            text += "".join(delta.text for delta in output.deltas)
+            usage = output.usage
+        return text, usage.prompt_tokens, usage.output_tokens
+
+    try:
+        return list(await asyncio.gather(*(one(i, body) for i, body in enumerate(wanted))))
+    finally:
+        await engine.stop()
+
+
+class Run:
+    """Tasks sent through a fault, each followed live by a client that comes back whenever it is cut off."""
+
+    def __init__(self, lab: Lab, count: int = 100, max_tokens: int = 40, priority: str = "standard") -> None:
+        self.lab = lab
+        self.bodies = bodies(count, max_tokens)
+        self.priority = priority
+        self.followers: list[Follower] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def ids(self) -> list[str]:
+        """Accepted ids."""
+        return [follower.task_id for follower in self.followers]
+
+    async def begin(self) -> None:
+        """Submit all and follow each."""
+        async with httpx.AsyncClient(
+            base_url=self.lab.api_url,
+            headers=self._headers(),
+            timeout=30,
+            limits=httpx.Limits(max_connections=20),
+        ) as http:
+            self.followers = list(await asyncio.gather(*(self._submit(http, body) for body in self.bodies)))
+        self._tasks = [asyncio.create_task(follower.follow()) for follower in self.followers]
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.lab.api_key}"}
+
+    async def _submit(self, http: httpx.AsyncClient, body: dict[str, Any]) -> Follower:
+        envelope = {"url": "/v1/chat/completions", "body": body, "priority": self.priority}
+        answer = await http.post("/v1/tasks", json=envelope)
+        assert answer.status_code == 202, answer.text
+        return Follower(self.lab, answer.json()["id"])
+
+    async def until(self, condition: Callable[[Counter[str]], bool], within_s: float = 30.0) -> None:
+        """Wait until the counts of events seen by all followers satisfy the condition."""
+
+        def holds() -> bool:
+            return condition(Counter(e["type"] for f in self.followers for e in f.events))
+
+        await eventually(holds, within_s, "progress of the run")
+
+    async def streaming(self, share: float = 0.1) -> None:
+        """Wait until tasks stream: the moment to break something."""
+        wanted = max(5, int(len(self.followers) * share))
+        await self.until(lambda seen: seen["task.started"] >= wanted and seen["task.delta"] >= wanted * 3)
+
+    async def finish(self, within_s: float = 60.0) -> None:
+        """Wait until every follower saw the end of its task."""
+        try:
+            async with asyncio.timeout(within_s):
+                await asyncio.gather(*self._tasks)
+        except TimeoutError:
+            open_ = [follower.task_id for follower in self.followers if not follower.ended]
+            rows = self.lab.query(
+                "SELECT id, state, attempt, published_at, lease_expires_at, worker, failure FROM tasks"
+                " WHERE id = ANY(:ids)",
+                ids=open_[:5],
+            )
+            raise AssertionError(f"{len(open_)} streams did not end within {within_s} s: {rows}") from None
+
+    async def check(self, allowed: Mapping[str, int] | None = None, max_attempts_seen: int = 5) -> None:
+        """Every accepted id ended once, with one usage record and ledger entry, its stream whole and equal
+        to an undisturbed run. `allowed`: how many may end in another state than completed.
+        """
+        answers = await expected(self.lab.folder, self.bodies)
+        rows = {
+            row.id: row
+            for row in self.lab.query(
+                "SELECT t.*, p.response, l.cost_usd_micros AS cost, l.output_tokens AS billed"
+                " FROM tasks t JOIN task_payloads p ON p.task_id = t.id"
+                " JOIN ledger_entries l ON l.task_id = t.id WHERE t.id = ANY(:ids)",
+                ids=self.ids,
+            )
+        }
+        assert set(rows) == set(self.ids), "each task has one row, one payload and one ledger entry"
+        states = Counter(row.state for row in rows.values())
+        assert set(states) <= FINAL, states
+        others = {state: count for state, count in states.items() if state != "completed"}
+        assert all(count <= (allowed or {}).get(state, 0) for state, count in others.items()), states
+        for follower, (text, prompt, output) in zip(self.followers, answers, strict=True):
+            row = rows[follower.task_id]
+            follower.check(row.state)
+            if row.state == "completed":
+                assert follower.text == text, f"{row.id}: streamed text differs (attempt {row.attempt})"
+                assert (row.usage_prompt_tokens, row.usage_output_tokens) == (prompt, output), row.id
+                assert row.billed == output
+            assert row.attempt <= max_attempts_seen, (row.id, row.attempt)
+
+
+def new_lab(folder: Path, *, durable: bool = False, **settings: str) -> Lab:
+    """Stores of their own, started; the caller stops the lab and them."""
+    postgres = PostgresServer(folder / "postgres", None, "test password", durable=durable)
+    valkey = ValkeyServer(folder / "valkey", None, "test password", durable=durable)
+    postgres.start()
+    valkey.start()
+    return Lab(folder, postgres, valkey, settings)
