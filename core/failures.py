@@ -27,14 +27,15 @@ class FailureRule:
     http_status: int  # of a synchronous call, and of a batch line
     message: str  # public
     counts: bool = True  # against max_attempts; a drain is nobody's fault
+    blames_exposed: bool = False  # counts only against tasks that may have caused it
     billed: bool = False  # what failed on our side is free; what was asked to stop is not
 
 
 RULES: dict[Failure, FailureRule] = {
     Failure.REQUEST_REJECTED: FailureRule(False, 400, "The engine refused the request."),
     Failure.ENGINE_ERROR: FailureRule(True, 500, "The engine failed on this request."),
-    Failure.ENGINE_DEAD: FailureRule(True, 503, "The engine ended while the task ran."),
-    Failure.WORKER_LOST: FailureRule(True, 503, "The worker ended while the task ran."),
+    Failure.ENGINE_DEAD: FailureRule(True, 503, "The engine ended while the task ran.", blames_exposed=True),
+    Failure.WORKER_LOST: FailureRule(True, 503, "The worker ended while the task ran.", blames_exposed=True),
     Failure.WORKER_DRAINED: FailureRule(
         True, 503, "The worker was shut down while the task ran.", counts=False
     ),
@@ -48,7 +49,6 @@ RULES: dict[Failure, FailureRule] = {
 }
 
 
-def may_retry(reason: Failure, failures: int, max_attempts: int) -> bool:
-    """Say whether a task is queued again after an attempt ended so; `failures` counts the ones before."""
-    rule = RULES[reason]
-    return rule.retriable and (not rule.counts or failures + 1 < max_attempts)
+def is_dead(failure: Failure | None) -> bool:
+    """Say whether a failed task ran out of attempts, so that an operator may want to try it again."""
+    return failure is not None and RULES[failure].retriable

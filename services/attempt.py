@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.failures import RULES, Failure
 from core.states import TaskState
 from storage import attempts, tasks
-from storage.records import Claim, Ending
+from storage.records import Claim, Ending, Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,17 @@ async def claim(database: AsyncEngine, task_ids: Sequence[str], holder: Holder) 
     return {claim.task_id: claim for claim in claims}
 
 
-async def renew(
-    database: AsyncEngine, running: Sequence[tuple[str, int]], lease_s: float
-) -> dict[str, TaskState]:
+async def renew(database: AsyncEngine, running: Sequence[Held], lease_s: float) -> dict[str, TaskState]:
     """Renew leases; return the state of each task still held. A missing one belongs to someone else."""
     async with database.begin() as connection:
         held = await attempts.renew(connection, running, lease_s=lease_s)
     return {task_id: TaskState(state) for task_id, state in held.items()}
+
+
+async def expose(database: AsyncEngine, task_id: str, attempt: int) -> bool:
+    """Note that a suspect goes to the engine now; False when it is held no more."""
+    async with database.begin() as connection:
+        return await attempts.expose(connection, task_id, attempt)
 
 
 async def settle(database: AsyncEngine, endings: Sequence[Ending]) -> dict[str, TaskState]:
@@ -56,11 +60,16 @@ async def settle(database: AsyncEngine, endings: Sequence[Ending]) -> dict[str, 
 
 
 async def hand_back(
-    database: AsyncEngine, held: Sequence[tuple[str, int]], failure: Failure, *, in_broker: bool
-) -> set[str]:
-    """Give running tasks to the next attempt; return the ids that are queued again.
+    database: AsyncEngine, task_id: str, attempt: int, failure: Failure, *, exposed: bool, in_broker: bool
+) -> bool:
+    """Give a running task to its next attempt; False when it is not to have one.
 
-    `in_broker` says that their messages go back to the broker too, so that none need be published.
+    `exposed`: it was in the engine without having produced a token, so a death there may be its fault.
+    `in_broker` says that its message goes back to the broker too, so that none need be published.
     """
+    rule = RULES[failure]
+    blame = rule.counts and (exposed or not rule.blames_exposed)
     async with database.begin() as connection:
-        return await attempts.hand_back(connection, held, failure, in_broker=in_broker)
+        return await attempts.hand_back(
+            connection, task_id, attempt, failure, blame=blame, in_broker=in_broker
+        )

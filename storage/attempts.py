@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from core.failures import RULES, Failure
 from core.lanes import Lane, LengthClass, Priority
 from core.pricing import Tariff
-from storage.records import Claim, Ending
+from storage.records import Claim, Ending, Held
 
 _IDS = sa.bindparam("ids", type_=sa.ARRAY(sa.Text))
 
@@ -26,11 +26,11 @@ WITH locked AS MATERIALIZED (
   JOIN grants g ON g.tenant_id = t.tenant_id AND g.model = t.model
 )
 UPDATE tasks t SET
-  state = 'in_progress', attempt = attempt + 1, worker = :worker, claimed_at = now(),
+  state = 'in_progress', attempt = attempt + 1, worker = :worker, claimed_at = now(), exposed = failures = 0,
   started_at = coalesce(started_at, now()), lease_expires_at = now() + make_interval(secs => :lease_s)
 FROM granted, task_payloads p
 WHERE t.id = granted.id AND p.task_id = t.id
-RETURNING t.id, t.attempt, t.url, p.request, t.max_output_tokens, t.prompt_tokens, t.created_at, t.priority,
+RETURNING t.id, t.attempt, t.url, p.request, t.max_output_tokens, t.prompt_tokens, t.created_at, t.priority, t.failures,
   t.length_class,
   CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s,
   -- the price is the one at acceptance, whenever the task runs
@@ -57,6 +57,7 @@ async def claim(
             created_at=row.created_at,
             remaining_s=row.remaining_s,
             lane=Lane(model, LengthClass(row.length_class), Priority(row.priority)),
+            failures=row.failures,
             tariff=Tariff(*(row.prices or (0, 0, 0))),
         )
         for row in rows
@@ -74,26 +75,47 @@ async def find_ungranted(connection: AsyncConnection, task_ids: Sequence[str]) -
     return [row.id for row in await connection.execute(_UNGRANTED, {"ids": list(task_ids)})]
 
 
+_EXPOSE = sa.text("""
+UPDATE tasks SET exposed = true WHERE id = :id AND attempt = :attempt AND state IN ('in_progress', 'cancelling')
+RETURNING id
+""")
+
+
+async def expose(connection: AsyncConnection, task_id: str, attempt: int) -> bool:
+    """Note that a task under suspicion goes to the engine now; False when it is held no more."""
+    rows = await connection.execute(_EXPOSE, {"id": task_id, "attempt": attempt})
+    return rows.one_or_none() is not None
+
+
 _RENEW = sa.text("""
 WITH mine AS (
-  SELECT * FROM unnest(CAST(:ids AS text[]), CAST(:attempts AS int[])) AS m(id, attempt)
+  SELECT * FROM unnest(CAST(:ids AS text[]), CAST(:attempts AS int[]), CAST(:cleared AS bool[]))
+    AS m(id, attempt, cleared)
 ), locked AS MATERIALIZED (
-  SELECT t.id FROM tasks t JOIN mine m ON m.id = t.id AND m.attempt = t.attempt
+  SELECT t.id, m.cleared FROM tasks t JOIN mine m ON m.id = t.id AND m.attempt = t.attempt
   WHERE t.state IN ('in_progress', 'cancelling') ORDER BY t.id FOR UPDATE OF t
 )
-UPDATE tasks t SET lease_expires_at = now() + make_interval(secs => :lease_s)
+UPDATE tasks t SET lease_expires_at = now() + make_interval(secs => :lease_s),
+  exposed = t.exposed AND NOT locked.cleared
 FROM locked WHERE t.id = locked.id
 RETURNING t.id, t.state
-""").bindparams(_IDS, sa.bindparam("attempts", type_=sa.ARRAY(sa.Integer)))
+""").bindparams(
+    _IDS,
+    sa.bindparam("attempts", type_=sa.ARRAY(sa.Integer)),
+    sa.bindparam("cleared", type_=sa.ARRAY(sa.Boolean)),
+)
 
 
-async def renew(
-    connection: AsyncConnection, running: Sequence[tuple[str, int]], *, lease_s: float
-) -> dict[str, str]:
-    """Renew the leases of (task id, attempt) pairs; return id → state of those still held."""
+async def renew(connection: AsyncConnection, running: Sequence[Held], *, lease_s: float) -> dict[str, str]:
+    """Renew leases and clear of suspicion what has produced tokens; return id → state of those still held."""
     rows = await connection.execute(
         _RENEW,
-        {"ids": [i for i, _ in running], "attempts": [a for _, a in running], "lease_s": lease_s},
+        {
+            "ids": [held.task_id for held in running],
+            "attempts": [held.attempt for held in running],
+            "cleared": [held.cleared for held in running],
+            "lease_s": lease_s,
+        },
     )
     return {row.id: row.state for row in rows}
 
@@ -164,13 +186,18 @@ async def settle(connection: AsyncConnection, endings: Sequence[Ending]) -> dict
     return {row.id: row.state for row in result}
 
 
+# The end of patience: attempts that count against a task are bounded by its max_attempts, and those that
+# only happened to it (its worker died over another task) by this many more.
+_MISFORTUNES = 10
+
 _REQUEUE = """
 WITH locked AS MATERIALIZED (
-  SELECT t.id FROM tasks t {join} WHERE t.state = 'in_progress' AND {which}
+  SELECT t.id, {blame} AS blame FROM tasks t WHERE t.state = 'in_progress' AND {which}
+    AND t.failures + {blame} < t.max_attempts AND t.attempt < t.max_attempts + {misfortunes}
   ORDER BY t.id {limit} FOR UPDATE OF t
 ), requeued AS (
-  UPDATE tasks t SET state = 'queued', lease_expires_at = NULL,
-    published_at = {published}, failures = failures + :counts
+  UPDATE tasks t SET state = 'queued', lease_expires_at = NULL, exposed = false,
+    published_at = {published}, failures = failures + locked.blame
   FROM locked WHERE t.id = locked.id
   RETURNING t.*
 ), history AS (
@@ -181,54 +208,50 @@ SELECT id, attempt FROM requeued
 """
 _HAND_BACK = sa.text(
     _REQUEUE.format(
-        join="JOIN unnest(CAST(:ids AS text[]), CAST(:attempts AS int[])) AS m(id, attempt) "
-        "ON m.id = t.id AND m.attempt = t.attempt",
-        which="(:counts = 0 OR t.failures + 1 < t.max_attempts)",
+        blame="CAST(:blame AS int)",
+        which="t.id = :id AND t.attempt = :attempt",
         limit="",
         published="CASE WHEN :in_broker THEN published_at END",
+        misfortunes=_MISFORTUNES,
     )
-).bindparams(_IDS, sa.bindparam("attempts", type_=sa.ARRAY(sa.Integer)))
+)
 _RESCUE = sa.text(
     _REQUEUE.format(
-        join="",
-        which="t.lease_expires_at < now() AND t.failures + 1 < t.max_attempts AND t.deadline_at > now()",
+        blame="CAST(t.exposed AS int)",
+        which="t.lease_expires_at < now() AND t.deadline_at > now()",
         limit="LIMIT :limit",
         published="NULL",
+        misfortunes=_MISFORTUNES,
     )
 )
 
 
 async def hand_back(
-    connection: AsyncConnection, held: Sequence[tuple[str, int]], failure: Failure, *, in_broker: bool
-) -> set[str]:
-    """Queue running tasks again for the next attempt, at once rather than after the lease.
+    connection: AsyncConnection, task_id: str, attempt: int, failure: Failure, *, blame: bool, in_broker: bool
+) -> bool:
+    """Queue a running task again for the next attempt, at once rather than after the lease.
 
-    `in_broker` says that their messages go back to the broker too, so that none need be published.
-    Return the ids queued again; the others are held no more, being cancelled, or out of attempts.
+    `blame` counts the attempt against the task. `in_broker` says that its message goes back to the broker
+    too, so that none need be published. False: it is held no more, being cancelled, or out of attempts.
     """
     rows = await connection.execute(
         _HAND_BACK,
-        {
-            "ids": [i for i, _ in held],
-            "attempts": [a for _, a in held],
-            "failure": failure,
-            "counts": int(RULES[failure].counts),
-            "in_broker": in_broker,
-        },
+        {"id": task_id, "attempt": attempt, "failure": failure, "blame": int(blame), "in_broker": in_broker},
     )
-    return {row.id for row in rows}
+    return rows.one_or_none() is not None
 
 
 async def rescue(connection: AsyncConnection, *, limit: int) -> list[str]:
     """Queue tasks with an expired lease again where attempts and deadline allow; return their ids."""
-    rows = await connection.execute(_RESCUE, {"failure": Failure.WORKER_LOST, "counts": 1, "limit": limit})
+    rows = await connection.execute(_RESCUE, {"failure": Failure.WORKER_LOST, "limit": limit})
     return [row.id for row in rows]
 
 
-_LOST = sa.text("""
+_LOST = sa.text(f"""
 SELECT id, attempt, prompt_tokens, deadline_at <= now() AS late FROM tasks
 WHERE state IN ('in_progress', 'cancelling') AND lease_expires_at < now()
-  AND (state = 'cancelling' OR failures + 1 >= max_attempts OR deadline_at <= now())
+  AND (state = 'cancelling' OR failures + CAST(exposed AS int) >= max_attempts
+       OR attempt >= max_attempts + {_MISFORTUNES} OR deadline_at <= now())
 ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
 """)
 

@@ -115,7 +115,17 @@ class Claim:
     created_at: datetime
     remaining_s: float  # to the deadline
     lane: Lane
+    failures: int  # attempts that ended badly and may have been its own fault: above 0 it is a suspect
     tariff: Tariff  # in force when the task was accepted; all zero where the model has none
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease to renew. `cleared`: the attempt has produced tokens, so it is not what kills its engine."""
+
+    task_id: str
+    attempt: int
+    cleared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

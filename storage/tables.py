@@ -103,6 +103,8 @@ tasks = sa.Table(
     sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),  # the fencing token
     sa.Column("failures", sa.Integer, nullable=False, server_default="0"),  # attempts that count
     sa.Column("max_attempts", sa.Integer, nullable=False),
+    # sent to the engine by the newest attempt and no token since: what it may have killed, it is blamed for
+    sa.Column("exposed", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("prompt_tokens", sa.Integer, nullable=False),  # as counted at admission
     sa.Column("max_output_tokens", sa.Integer, nullable=False),
     _created_at(),

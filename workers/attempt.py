@@ -6,6 +6,8 @@ one, or it is someone else's already and nothing is written.
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +27,7 @@ from workers.engine import (
     EngineDeadError,
     EngineFailedError,
     GenerateRequest,
+    Output,
     RequestRejectedError,
 )
 from workers.pool import cancel_reason
@@ -33,6 +36,8 @@ from workers.session import Session
 
 log = structlog.get_logger()
 _RETRY_S = 0.5
+_CHUNK_INTERVAL_S = 0.05  # between two deltas of a task, while more than _FEW run here
+_FEW = 32
 
 
 class _Rejected(Exception):
@@ -72,6 +77,10 @@ class Attempt:
         self._aborting: asyncio.Task[None] | None = None
         self._claimed_at = time.monotonic()
         self._ttft_ms: int | None = None
+        self._sent_at = 0.0  # monotonic, of the newest delta
+        self._held_until: asyncio.TimerHandle | None = None  # text waits for the bounded rate
+        self.productive = False  # this attempt has produced a token
+        self._exposed = False  # it is in the engine and has not
 
     # -- told from outside, on the same loop
 
@@ -114,6 +123,8 @@ class Attempt:
             await self._end_or_retry(Failure.INTERNAL)
         finally:
             deadline.cancel()
+            if self._held_until is not None:
+                self._held_until.cancel()
 
     async def _open(self) -> bool:
         """Fence off earlier attempts and learn what they streamed; False when a newer one exists."""
@@ -137,7 +148,7 @@ class Attempt:
         return True
 
     async def _generate(self) -> None:
-        progress, chunks = self._progress, self._session.chunks
+        progress = self._progress
         if progress.complete or self._stop is not None:
             return
         request = GenerateRequest(
@@ -148,13 +159,10 @@ class Attempt:
             emitted_token_ids=tuple(progress.emitted),
         )
         try:
-            async for output in self._session.engine.generate(request):
+            async for output in self._outputs(request):
                 progress.count(output.usage)
-                entry = progress.advance(output.deltas)
-                if entry is not None:
-                    if self._ttft_ms is None:
-                        self._ttft_ms = round((time.monotonic() - self._claimed_at) * 1000)
-                    chunks.append(entry)
+                progress.add(output.deltas)
+                self._send(output.finished)
         except RequestRejectedError as error:
             raise _Rejected(Failure.REQUEST_REJECTED, error.message) from error
         except EngineFailedError as error:
@@ -163,9 +171,46 @@ class Attempt:
             self._session.engine_died(str(error))
             raise _Rejected(Failure.ENGINE_DEAD) from error
 
+    async def _outputs(self, request: GenerateRequest) -> AsyncIterator[Output]:
+        """The engine's outputs; a task under suspicion is alone in being unproven while it has none."""
+        async with AsyncExitStack() as alone:
+            if self.claim.failures > 0:
+                await alone.enter_async_context(self._session.suspects)
+                if not await self._session.expose(self.claim):
+                    self.lose("lease")
+            if self._stop is not None:
+                return
+            self._exposed = True
+            async with aclosing(self._session.engine.generate(request)) as outputs:
+                async for output in outputs:
+                    if output.usage.output_tokens and not self.productive:
+                        self.productive, self._exposed = True, False
+                        await alone.aclose()
+                    yield output
+
+    def _send(self, finished: bool) -> None:
+        """Send what the step produced: the first text and the last at once, the rest at a bounded rate."""
+        due_s = self._sent_at + _CHUNK_INTERVAL_S - time.monotonic()
+        if self._ttft_ms is None or finished or due_s <= 0 or len(self._session.running) <= _FEW:
+            self._flush()
+        elif self._held_until is None:
+            self._held_until = asyncio.get_running_loop().call_later(due_s, self._flush)
+
+    def _flush(self) -> None:
+        if self._held_until is not None:
+            self._held_until.cancel()
+            self._held_until = None
+        entry = self._progress.take()
+        if entry is not None:
+            self._sent_at = time.monotonic()
+            if self._ttft_ms is None:
+                self._ttft_ms = round((self._sent_at - self._claimed_at) * 1000)
+            self._session.chunks.append(entry)
+
     async def _settle_generated(self) -> None:
         if self._stop == "lost":
             return
+        self._flush()
         if self._progress.complete:
             await self._settle(TaskState.COMPLETED)
         elif self._stop == "deadline":
@@ -180,8 +225,9 @@ class Attempt:
         if self._stop == "lost":
             return
         self.settling = True
+        self._flush()
         if RULES[failure].retriable and await self._session.hand_back(
-            self.claim.task_id, self.claim.attempt, self.claim.lane, failure
+            self.claim, failure, exposed=self._exposed
         ):
             log.info("handed_back", task_id=self.claim.task_id, attempt=self.claim.attempt, failure=failure)
             return

@@ -17,7 +17,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 from runtime.chat_template import ModelTokenizer, TemplateError
@@ -131,7 +131,7 @@ class DeterministicEngine:
         self._thawed.set()
         self._stepping = asyncio.create_task(self._step_loop(), name="deterministic-engine")
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[Output]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Output, None]:
         """Stream one request's output. Raises: RequestRejectedError, EngineDeadError."""
         running = self._admit(request)
         try:

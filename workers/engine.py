@@ -6,7 +6,7 @@ Two implementations pass one conformance suite (`tests/engine`): `workers.vllm_e
 Units: `*_s` are seconds; `*_at` here are `time.monotonic()` seconds of this host.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -114,7 +114,7 @@ class Engine(Protocol):
         """
         ...
 
-    def generate(self, request: GenerateRequest) -> AsyncIterator[Output]:
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Output, None]:
         """Stream one request's output, ending with `finished`.
 
         Cancelling the consumer aborts the request in the engine.

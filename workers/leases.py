@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from core.states import TaskState
 from services import attempt as services
 from storage.errors import STORE_ERRORS
+from storage.records import Held
 from workers.session import Session
 
 log = structlog.get_logger()
@@ -24,7 +25,10 @@ async def renew_leases(session: Session) -> None:
     every_s = session.settings.lease_s / 3
     while True:
         began = time.monotonic()
-        running = [(task_id, attempt.claim.attempt) for task_id, attempt in session.running.items()]
+        running = [
+            Held(task_id, attempt.claim.attempt, cleared=attempt.productive)
+            for task_id, attempt in session.running.items()
+        ]
         if running:
             try:
                 held = await services.renew(session.database, running, session.settings.lease_s)
@@ -35,14 +39,14 @@ async def renew_leases(session: Session) -> None:
         await asyncio.sleep(max(0.05, every_s - (time.monotonic() - began)))
 
 
-def _apply(session: Session, asked: list[tuple[str, int]], held: dict[str, TaskState]) -> None:
-    for task_id, number in asked:
-        attempt = session.running.get(task_id)
-        if attempt is None or attempt.claim.attempt != number or attempt.settling:
+def _apply(session: Session, asked: list[Held], held: dict[str, TaskState]) -> None:
+    for one in asked:
+        attempt = session.running.get(one.task_id)
+        if attempt is None or attempt.claim.attempt != one.attempt or attempt.settling:
             continue  # ended while the statement ran
-        if task_id not in held:
+        if one.task_id not in held:
             attempt.lose("lease")
-        elif held[task_id] is TaskState.CANCELLING:
+        elif held[one.task_id] is TaskState.CANCELLING:
             attempt.cancel()
 
 

@@ -1,6 +1,7 @@
 """What a task has streamed so far, over all its attempts: rebuilt from its stream, then kept up to date."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -18,7 +19,8 @@ class Progress:
     def __init__(self, task_id: str, attempt: int, earlier: Sequence[Event]) -> None:
         self._task_id, self._attempt = task_id, attempt
         self._next = earlier[-1].sequence + 1 if earlier else FIRST_STORED
-        self._held: list[int] = []  # tokens whose text is still to come
+        self._held: list[int] = []  # tokens not sent yet, some of whose text is still to come
+        self._waiting: dict[int, _Waiting] = {}  # by choice
         self.choices: dict[int, ChoiceSoFar] = {}
         self.emitted: list[int] = []  # token ids of choice 0, sent by earlier attempts
         self.usage = Usage(0, 0, 0)  # of the whole task
@@ -75,22 +77,45 @@ class Progress:
             len(self.emitted) + usage.output_tokens,
         )
 
-    def advance(self, deltas: Sequence[Delta]) -> Append | None:
-        """Take what a step produced; None when it made no text to send yet."""
-        choices: list[dict[str, Any]] = []
+    def add(self, deltas: Sequence[Delta]) -> None:
+        """Take what a step produced; it is sent by the next `take`."""
         for delta in deltas:
             self._held.extend(delta.token_ids)
             # an aborted output did not end: its readers hear how from the final event
             finish = None if delta.finish_reason == "abort" else delta.finish_reason
-            if delta.text or finish is not None:
-                choices.append(
-                    choice_delta(delta.index, delta.text, delta.logprobs, finish, delta.stop_reason)
-                )
-        if not choices:
+            if not delta.text and finish is None:
+                continue
+            waiting = self._waiting.get(delta.index)
+            if waiting is None:
+                waiting = self._waiting[delta.index] = _Waiting()
+            waiting.text.append(delta.text)
+            if delta.logprobs:
+                waiting.logprobs = (waiting.logprobs or []) + delta.logprobs
+            if finish is not None:
+                waiting.finish_reason, waiting.stop_reason = finish, delta.stop_reason
+
+    def take(self) -> Append | None:
+        """Build the entry of everything added since the last one; None when that made no text yet."""
+        if not self._waiting:
             return None
+        choices = [
+            choice_delta(index, "".join(one.text), one.logprobs, one.finish_reason, one.stop_reason)
+            for index, one in self._waiting.items()
+        ]
+        self._waiting = {}
         self._add(choices)
         tokens, self._held = self._held, []
         data = orjson.dumps(
             {"choices": choices, "tokens": [self.usage.prompt_tokens, self.usage.output_tokens]}
         )
         return self._entry(events.DELTA, data, tokens)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Output of one choice that is still to be sent."""
+
+    text: list[str] = field(default_factory=list)
+    logprobs: list[dict[str, Any]] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None

@@ -8,7 +8,6 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.failures import Failure
-from core.lanes import Lane
 from core.states import TaskState
 from runtime.grouping import Grouper
 from runtime.publishing import PublishingThread
@@ -46,6 +45,9 @@ class Session:
         self.database = database
         self.streams = streams
         self.engine_died = engine_died  # told by the first attempt that notices
+        # Tasks that may have killed an engine go to it one at a time, each until its first token: then only
+        # the one that does it is there without a token when it dies, and no bystander is blamed twice.
+        self.suspects = asyncio.Lock()
         self.running: dict[str, Attempt] = {}
         self.chunks = ChunkWriter(streams, self._refused)
         self._publisher = publisher
@@ -85,17 +87,25 @@ class Session:
         ended = await services.settle(self.database, endings)
         return [ended.get(ending.task_id) for ending in endings]
 
-    async def hand_back(self, task_id: str, attempt: int, lane: Lane, failure: Failure) -> bool:
+    async def hand_back(self, claim: Claim, failure: Failure, *, exposed: bool) -> bool:
         """Queue a task for its next attempt at once; False when it is not to have one."""
         # at a drain the pool puts the message back; in every other case it is acked and a new one is needed
         in_broker = failure is Failure.WORKER_DRAINED
         queued = await self._insist(
             "hand_back",
-            lambda: services.hand_back(self.database, [(task_id, attempt)], failure, in_broker=in_broker),
+            lambda: services.hand_back(
+                self.database, claim.task_id, claim.attempt, failure, exposed=exposed, in_broker=in_broker
+            ),
         )
         if queued and not in_broker:
-            self._publisher.put(Outgoing(task_id, lane))
-        return bool(queued)
+            self._publisher.put(Outgoing(claim.task_id, claim.lane))
+        return queued
+
+    async def expose(self, claim: Claim) -> bool:
+        """Note that a suspect goes to the engine now; False when it is held no more."""
+        return await self._insist(
+            "expose", lambda: services.expose(self.database, claim.task_id, claim.attempt)
+        )
 
     def _refused(self, entry: Append) -> None:
         attempt = self.running.get(entry.task_id)

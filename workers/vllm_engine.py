@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ class VLLMEngine:
             await self.stop()
             raise
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[Output]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Output, None]:
         """Stream one request's output.
 
         Raises: RequestRejectedError, EngineFailedError, EngineDeadError.
@@ -117,7 +117,7 @@ class VLLMEngine:
                     yield output
         except Exception as error:
             await self._forget(engine, request.request_id)
-            translated = translate(error, field)
+            translated = translate(error, field, request.body)
             if engine.errored:
                 translated = EngineDeadError("the vLLM engine ended")
             if translated is error:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.exceptions import VLLMClientError
 from vllm.renderers.inputs.preprocess import parse_model_prompt
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 from vllm.tool_parsers.utils import get_json_schema_from_tools
@@ -53,16 +54,19 @@ async def prepare(engine: AsyncLLM, request: GenerateRequest, defaults: Mapping[
     extras = {} if request.cache_salt is None else {"cache_salt": request.cache_salt}
     chat = request.url == bodies.CHAT
     wire = _chat(body) if chat else _completion(body)
-    if isinstance(wire, ChatCompletionRequest):
-        engine_input = await _render_chat(engine, wire, extras)
-    else:
-        prompt = parse_model_prompt(engine.model_config, body["prompt"])
-        tokenize = wire.build_tok_params(engine.model_config)
-        (engine_input,) = await engine.renderer.render_cmpl_async([prompt], tokenize, prompt_extras=extras)
+    field = "messages" if chat else "prompt"
+    try:
+        if isinstance(wire, ChatCompletionRequest):
+            engine_input = await _render_chat(engine, wire, extras)
+        else:
+            engine_input = await _render_prompt(engine, wire, body["prompt"], extras)
+    except (VLLMClientError, ValueError, TypeError) as error:
+        if getattr(error, "parameter", None):
+            raise
+        raise RequestRejectedError(str(error), field, "invalid_value") from error
     ids = engine_input["prompt_token_ids"]
     length = engine.model_config.max_model_len
     if len(ids) >= length:
-        field = "messages" if chat else "prompt"
         message = f"the model's context length is {length} tokens, the prompt has {len(ids)}"
         raise RequestRejectedError(message, field, "context_length_exceeded")
     left = min(request.max_output_tokens, length - len(ids)) - len(emitted)
@@ -125,6 +129,16 @@ async def _render_chat(
     _, (engine_input,) = await engine.renderer.render_chat_async(
         [wire.messages], chat, tokenize, prompt_extras=extras
     )
+    rendered: dict[str, Any] = engine_input
+    return rendered
+
+
+async def _render_prompt(
+    engine: AsyncLLM, wire: CompletionRequest, prompt: str | list[int], extras: dict[str, Any]
+) -> dict[str, Any]:
+    parsed = parse_model_prompt(engine.model_config, prompt)
+    tokenize = wire.build_tok_params(engine.model_config)
+    (engine_input,) = await engine.renderer.render_cmpl_async([parsed], tokenize, prompt_extras=extras)
     rendered: dict[str, Any] = engine_input
     return rendered
 

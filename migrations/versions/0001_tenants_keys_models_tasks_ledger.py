@@ -132,6 +132,7 @@ def upgrade() -> None:
         sa.Column("attempt", sa.Integer(), server_default="0", nullable=False),
         sa.Column("failures", sa.Integer(), server_default="0", nullable=False),
         sa.Column("max_attempts", sa.Integer(), nullable=False),
+        sa.Column("exposed", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("prompt_tokens", sa.Integer(), nullable=False),
         sa.Column("max_output_tokens", sa.Integer(), nullable=False),
         sa.Column("created_at", sa.TIMESTAMP(timezone=True), server_default=sa.text("now()"), nullable=False),

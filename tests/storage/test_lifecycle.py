@@ -10,13 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.failures import Failure
 from core.pricing import Usage, cost_usd_micros
 from core.states import TaskState
-from services.attempt import Holder, claim, hand_back, renew, settle
+from services.attempt import Holder, claim, expose, hand_back, renew, settle
 from services.cancel import cancel
 from services.look_up import look_up, read_response
 from services.publish import find_unpublished, note_published
 from services.submit import IdempotencyKey, KeyReusedError, submit
 from services.tend import expire, purge, rescue
-from storage.records import Caller, Claim, Ending, NewTask, Task
+from storage.records import Caller, Claim, Ending, Held, NewTask, Task
 from storage.tables import attempts, grants, ledger_entries
 from tests.support.seeds import MODEL, TARIFF, end_lease, new_task, opened, seed_caller, seed_task
 
@@ -54,6 +54,17 @@ def completed(held: Claim) -> Ending:
         cost_usd_micros=cost_usd_micros(USAGE, held.tariff),
         finish_reason="stop",
         response='{"text":"a\\u0000b"}',
+    )
+
+
+async def give_back(database: AsyncEngine, held: Claim, failure: Failure, exposed: bool = True) -> bool:
+    return await hand_back(
+        database,
+        held.task_id,
+        held.attempt,
+        failure,
+        exposed=exposed,
+        in_broker=failure is Failure.WORKER_DRAINED,
     )
 
 
@@ -99,8 +110,8 @@ async def test_a_stale_attempt_can_change_nothing(database: AsyncEngine, caller:
     fresh = await claimed(database, new)
     assert fresh.attempt == 2
     assert await settle(database, [completed(stale)]) == {}
-    assert await renew(database, [(new.id, stale.attempt)], 30.0) == {}
-    assert await hand_back(database, [(new.id, stale.attempt)], Failure.INTERNAL, in_broker=False) == set()
+    assert await renew(database, [Held(new.id, stale.attempt)], 30.0) == {}
+    assert not await give_back(database, stale, Failure.INTERNAL)
     assert await settle(database, [completed(fresh)]) == {new.id: TaskState.COMPLETED}
 
 
@@ -134,8 +145,9 @@ async def test_a_task_that_loses_its_worker_too_often_fails_for_good_and_costs_n
     database: AsyncEngine, caller: Caller
 ) -> None:
     new = await seed_task(database, caller, max_attempts=2)
-    for _ in range(2):
+    for attempt in (1, 2):
         await claimed(database, new)
+        await expose(database, new.id, attempt)
         await end_lease(database, new.id)
         rescued = await rescue(database, limit=10, count_streamed=nothing_streamed)
     assert rescued.ended == [(new.id, TaskState.FAILED)]
@@ -148,15 +160,55 @@ async def test_a_drain_does_not_count_as_a_failed_attempt(database: AsyncEngine,
     for attempt in (1, 2, 3):
         held = await claimed(database, new)
         assert held.attempt == attempt
-        back = await hand_back(database, [(new.id, attempt)], Failure.WORKER_DRAINED, in_broker=True)
-        assert back == {new.id}
+        assert await give_back(database, held, Failure.WORKER_DRAINED)
 
 
 async def test_the_last_attempt_is_not_handed_back(database: AsyncEngine, caller: Caller) -> None:
     new = await seed_task(database, caller, max_attempts=1)
-    await claimed(database, new)
-    assert await hand_back(database, [(new.id, 1)], Failure.ENGINE_DEAD, in_broker=False) == set()
+    held = await claimed(database, new)
+    assert not await give_back(database, held, Failure.ENGINE_DEAD)
     assert (await read(database, new)).state is TaskState.IN_PROGRESS
+
+
+async def test_a_bystander_of_an_engines_death_is_not_blamed_but_its_luck_ends_somewhere(
+    database: AsyncEngine, caller: Caller
+) -> None:
+    new = await seed_task(database, caller, max_attempts=1)
+    for _ in range(10):
+        held = await claimed(database, new)
+        assert held.failures == 0
+        assert await give_back(database, held, Failure.ENGINE_DEAD, exposed=False)
+    assert not await give_back(database, await claimed(database, new), Failure.ENGINE_DEAD, exposed=False)
+
+
+async def test_only_a_task_that_had_produced_nothing_is_blamed_for_its_workers_death(
+    database: AsyncEngine, caller: Caller
+) -> None:
+    productive, silent = await seed_task(database, caller), await seed_task(database, caller)
+    await claim(database, [productive.id, silent.id], HOLDER)
+    await renew(database, [Held(productive.id, 1, cleared=True), Held(silent.id, 1)], 30.0)
+    for task in (productive, silent):
+        await end_lease(database, task.id)
+    await rescue(database, limit=10, count_streamed=nothing_streamed)
+    again = await claim(database, [productive.id, silent.id], HOLDER)
+    assert (again[productive.id].failures, again[silent.id].failures) == (0, 1)
+
+
+async def test_a_suspect_is_blamed_only_once_it_went_to_the_engine(
+    database: AsyncEngine, caller: Caller
+) -> None:
+    new = await seed_task(database, caller)
+    assert await give_back(database, await claimed(database, new), Failure.ENGINE_DEAD)
+    suspect = await claimed(database, new)
+    assert suspect.failures == 1
+    await end_lease(database, new.id)
+    await rescue(database, limit=10, count_streamed=nothing_streamed)
+    suspect = await claimed(database, new)
+    assert suspect.failures == 1, "its worker died before the suspect's turn came"
+    assert await expose(database, new.id, suspect.attempt)
+    await end_lease(database, new.id)
+    await rescue(database, limit=10, count_streamed=nothing_streamed)
+    assert (await claimed(database, new)).failures == 2
 
 
 async def test_a_queued_task_is_cancelled_for_good(database: AsyncEngine, caller: Caller) -> None:
@@ -173,7 +225,7 @@ async def test_a_running_task_that_is_cancelled_ends_as_cancelled_and_pays_for_w
     new = await seed_task(database, caller)
     held = await claimed(database, new)
     assert await cancel(database, caller.tenant_id, new.id) is TaskState.CANCELLING
-    assert await renew(database, [(new.id, 1)], 30.0) == {new.id: TaskState.CANCELLING}
+    assert await renew(database, [Held(new.id, 1)], 30.0) == {new.id: TaskState.CANCELLING}
     failed = Ending(
         new.id, 1, TaskState.FAILED, USAGE, cost_usd_micros(USAGE, held.tariff), failure=Failure.ENGINE_DEAD
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.failures import RULES, Failure, may_retry
+from core.failures import RULES, Failure, is_dead
 from core.ids import created_ms, looks_like_id, make_id
 from core.keys import is_well_formed, lookup_of, make_key, matches
 from core.lanes import Lane, LengthBounds, LengthClass, Priority, lanes_of, parse_length_classes
@@ -38,14 +38,14 @@ def test_every_failure_has_a_rule_with_a_public_message() -> None:
     assert all(rule.message.endswith(".") and 400 <= rule.http_status < 600 for rule in RULES.values())
 
 
-def test_a_retriable_failure_is_retried_until_the_last_attempt() -> None:
-    assert may_retry(Failure.WORKER_LOST, failures=1, max_attempts=3)
-    assert not may_retry(Failure.WORKER_LOST, failures=2, max_attempts=3)
-    assert not may_retry(Failure.REQUEST_REJECTED, failures=0, max_attempts=3)
+def test_a_task_is_dead_when_only_its_attempts_ran_out() -> None:
+    assert is_dead(Failure.WORKER_LOST)
+    assert not is_dead(Failure.REQUEST_REJECTED)
+    assert not is_dead(None)
 
 
-def test_a_drain_is_never_the_last_straw() -> None:
-    assert may_retry(Failure.WORKER_DRAINED, failures=2, max_attempts=3)
+def test_a_drain_is_never_counted_against_a_task() -> None:
+    assert not RULES[Failure.WORKER_DRAINED].counts
 
 
 @given(st.integers(min_value=0, max_value=2**48 - 1), st.binary(min_size=10, max_size=10))

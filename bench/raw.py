@@ -1,0 +1,199 @@
+"""`headrace bench raw`: the whole stack against its own engine with nothing around it.
+
+Arms: `raw`, AsyncLLM.generate in a process of its own; `stack`, submit to the end of the events' stream. Same
+model, engine arguments, prompts and requests in flight; both engines stay loaded and the idle one takes no
+CPU time. The load on the stack runs on the same machine and is charged to the stack's arm.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench import machine
+from bench.harness import Result, Row, interleaved, paired, percentile, row, spread
+from bench.machine import CpuMeter, Groups
+from bench.peer import Peer
+from bench.prompts import body, chat_messages
+from bench.stack import Stack
+from runtime.chat_template import ModelTokenizer
+
+NAME = "raw"
+PROMPT_TOKENS = 128
+NOT_OURS = ("engine", "client", "raw", "raw engine", "elsewhere")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is run."""
+
+    requests: int  # a run
+    in_flight: int
+    output_tokens: int
+    pairs: int
+    budget_s: float  # of the paired runs: no further pair is begun when it would not fit; two are run anyway
+    single: int  # requests a run at 1 in flight
+    many: int  # requests a run at 32 in flight
+    scale_pairs: int
+    warm_up: int  # requests
+
+
+FULL = Plan(256, 64, 64, pairs=4, budget_s=360, single=4, many=64, scale_pairs=2, warm_up=64)
+QUICK = Plan(64, 64, 16, pairs=2, budget_s=60, single=2, many=32, scale_pairs=1, warm_up=16)
+
+
+class Arms:
+    """Both arms, ready to run."""
+
+    def __init__(self, stack: Stack, raw: Peer, client: Peer) -> None:
+        self._stack, self._raw, self._client = stack, raw, client
+        self._tokenizer = ModelTokenizer(stack.model_path)
+        self._meter = CpuMeter(self._groups)
+
+    def _groups(self) -> Groups:
+        raw = machine.family(self._raw.pid)
+        client = machine.family(self._client.pid)
+        return {**self._stack.groups(), "client": client, "raw": raw[:1], "raw engine": raw[1:]}
+
+    def bodies(self, count: int, output_tokens: int, seed: object) -> list[dict[str, Any]]:
+        """Build requests; the same seed gives the same ones."""
+        model = self._stack.model
+        return [
+            body(model, chat_messages(self._tokenizer, PROMPT_TOKENS, (seed, number)), output_tokens)
+            for number in range(count)
+        ]
+
+    def run(self, arm: str, bodies: list[dict[str, Any]], in_flight: int) -> dict[str, Any]:
+        """Run one arm once. Raises: ValueError when it made other than the tokens asked for."""
+        self._meter.restart()
+        if arm == "raw":
+            answer = self._raw.ask(do="run", bodies=bodies, in_flight=in_flight)
+        else:
+            answer = self._client.ask(**self._stack.address, bodies=bodies, in_flight=in_flight)
+        cpu = self._meter.read()
+        expected = sum(one["max_tokens"] for one in bodies)
+        if answer["tokens"] != expected:
+            raise ValueError(f"{arm} made {answer['tokens']} tokens, not {expected}")
+        return {
+            "arm": arm,
+            "requests": len(bodies),
+            "in_flight": in_flight,
+            "tokens": expected,
+            "chunks": answer["chunks"],
+            "wall_s": round(answer["wall_s"], 3),
+            "tokens_per_s": round(expected / answer["wall_s"], 2),
+            "first_p50_s": round(percentile(answer["first_s"], 0.5), 4),
+            "first_p99_s": round(percentile(answer["first_s"], 0.99), 4),
+            "total_p50_s": round(percentile(answer["total_s"], 0.5), 4),
+            "core_s": cpu,
+        }
+
+
+def bench(*, quick: bool, engine: str, say: Callable[[str], None]) -> Result:
+    """Run the benchmark."""
+    plan = QUICK if quick else FULL
+    say("starting the stack")
+    with Stack(engine) as stack:
+        say("starting the raw engine")
+        log = stack.logs / "bench.log"
+        with (
+            Peer("bench.raw_engine", log=log, env=stack.environment) as raw,
+            Peer("bench.client", log=log) as client,
+        ):
+            about = raw.ask(do="hello")
+            return _measure(plan, Arms(stack, raw, client), about, say)
+
+
+def _measure(plan: Plan, arms: Arms, about: dict[str, Any], say: Callable[[str], None]) -> Result:
+    say("warming up")
+    for arm in ("raw", "stack"):
+        arms.run(arm, arms.bodies(plan.warm_up, 8, "warm-up"), plan.in_flight)
+    runs, began = list[dict[str, Any]](), time.monotonic()
+    order = interleaved("raw", "stack", plan.pairs)
+    for number, arm in enumerate(order):
+        if number % 2 == 0 and number >= 4:
+            spent = time.monotonic() - began
+            if spent + spent / number * 2 > plan.budget_s:
+                break
+        # a pair's runs get the same prompts; two pairs get different ones
+        bodies = arms.bodies(plan.requests, plan.output_tokens, ("pair", number // 2))
+        runs.append(arms.run(arm, bodies, plan.in_flight))
+        say(f"{arm}: {runs[-1]['tokens_per_s']:.1f} tokens/s")
+    scale = list[dict[str, Any]]()
+    for number, count in enumerate(interleaved("1", "32", plan.scale_pairs)):
+        requests = plan.single if count == "1" else plan.many
+        bodies = arms.bodies(requests, plan.output_tokens, ("scale", number))
+        scale.append(arms.run("stack", bodies, int(count)))
+        say(f"stack, {count} in flight: {scale[-1]['tokens_per_s']:.1f} tokens/s")
+    return Result(
+        bench=NAME,
+        machine=machine.describe(),
+        rows=rows(plan, runs, scale, about["engine"]),
+        arms={
+            "engine": about,
+            "prompt_tokens": PROMPT_TOKENS,
+            "output_tokens": plan.output_tokens,
+            "core_ms_per_token": {
+                arm: core_ms_per_token([one for one in runs if one["arm"] == arm]) for arm in ("raw", "stack")
+            },
+            "runs": runs,
+            "scale_runs": scale,
+        },
+    )
+
+
+def rows(
+    plan: Plan, runs: Sequence[dict[str, Any]], scale: Sequence[dict[str, Any]], engine: str
+) -> list[Row]:
+    """Build the rows from the runs."""
+    kind = "" if engine == "vllm" else f"{engine} engine, no model: says nothing about the product; "
+    order = [one["arm"] for one in runs]
+    ratios = paired(order, [one["tokens_per_s"] for one in runs], "raw")
+    note = (
+        f"{kind}{len(ratios)} pairs of {plan.requests} requests, {PROMPT_TOKENS} in / {plan.output_tokens} out, "
+        f"{plan.in_flight} in flight, client on the same cores; {disturbance(runs)}"
+    )
+    added = [
+        ours(stack) - raw["core_s"]["raw"] / raw["tokens"] * 1000
+        for raw, stack in (
+            sorted(runs[at : at + 2], key=lambda one: one["arm"] == "stack") for at in range(0, len(runs), 2)
+        )
+    ]
+    in_flight = [str(one["in_flight"]) for one in scale]
+    scaled = paired(in_flight, [one["tokens_per_s"] for one in scale], "1")
+    return [
+        row("tokens_ratio", ratios, "ratio", "≥ 0.95", note),
+        row(
+            "core_ms_per_token_ours",
+            added,
+            "core-ms",
+            "≤ 0.30",
+            f"{kind}all processes but engine and client, less the raw arm's own main process",
+        ),
+        row(
+            "throughput_32_over_1",
+            scaled,
+            "ratio",
+            "≥ 5",
+            f"{kind}whole stack, {plan.many} requests against {plan.single}, {plan.output_tokens} out",
+        ),
+    ]
+
+
+def disturbance(runs: Sequence[dict[str, Any]]) -> str:
+    """Say how many cores other processes of the machine kept busy meanwhile: they decide the spread."""
+    busy = spread([one["core_s"]["elsewhere"] / one["wall_s"] for one in runs])
+    return f"processes that are not the benchmark's took {busy.low:.1f} to {busy.high:.1f} cores"
+
+
+def ours(run: dict[str, Any]) -> float:
+    """Return core-ms a token of everything that is the platform and not the engine."""
+    spent = sum(value for name, value in run["core_s"].items() if name not in NOT_OURS)
+    return float(spent) / int(run["tokens"]) * 1000
+
+
+def core_ms_per_token(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return core-ms a token by process group over several runs."""
+    tokens = sum(one["tokens"] for one in runs)
+    names = runs[0]["core_s"] if runs else ()
+    return {name: round(sum(one["core_s"][name] for one in runs) / tokens * 1000, 4) for name in names}
