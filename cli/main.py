@@ -153,6 +153,22 @@ def ping(
     raise typer.Exit(cli.ping.control() if api is None else cli.ping.api(api))
 
 
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="raw; or report: the table of docs/benchmarks.md.")],
+    json: Annotated[Path | None, typer.Option(help="The result. Default: bench/results/NAME.json.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller and less certain.")] = False,
+    engine: Annotated[
+        Literal["vllm", "deterministic"],
+        typer.Option(help="deterministic: to try a benchmark, no model runs."),
+    ] = "vllm",
+) -> None:
+    """Measure this platform against what it is built on, side by side on this machine."""
+    import bench.main
+
+    raise typer.Exit(bench.main.run(name, json=json, quick=quick, engine=engine))
+
+
 def _settings(**given: Any) -> "Settings":
     """The settings, with what the command line gave in place of the environment's."""
     from runtime.settings import Settings, settings
