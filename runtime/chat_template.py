@@ -242,23 +242,31 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     return {}
 
 
-def _content(content: Any, wants_parts: bool, separator: str = "\n") -> Any:
+def _content(content: Any, wants_parts: bool) -> Any:
+    """Content as a template takes it: parts, or one string. Empty parts leave no trace in the string."""
+    texts = _texts(content)
+    if wants_parts:
+        return [{"type": "text", "text": text} for text in texts]
+    return "\n".join(text for text in texts if text)
+
+
+def _texts(content: Any) -> list[str]:
     if content is None:
-        content = []
+        return []
     if isinstance(content, str):
-        content = [{"type": "text", "text": content}]
-    parts: list[str] = []
+        return [content]
+    texts: list[str] = []
     for part in content:
         if isinstance(part, str):
-            parts.append(part)
+            texts.append(part)
             continue
         kind = part.get("type")
         if kind not in TEXT_PARTS:
             raise TemplateError(f"content part type {kind!r} is not supported: only text is")
         text = part.get(TEXT_PARTS[kind])
         if text is not None:
-            parts.append(text)
-    return [{"type": "text", "text": text} for text in parts] if wants_parts else separator.join(parts)
+            texts.append(text)
+    return texts
 
 
 def _message(message: Mapping[str, Any], wants_parts: bool) -> dict[str, Any]:
@@ -274,7 +282,7 @@ def _message(message: Mapping[str, Any], wants_parts: bool) -> dict[str, Any]:
         if "tool_call_id" in message:
             result["tool_call_id"] = message["tool_call_id"]
         if wants_parts:  # templates take a tool's result as one string, whatever they do with other roles
-            result["content"] = _content(message.get("content"), wants_parts=False)
+            result["content"] = "\n".join(_texts(message.get("content")))
     elif role == "developer":
         result["tools"] = message.get("tools")
     if isinstance(message.get("name"), str):

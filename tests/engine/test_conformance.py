@@ -1,6 +1,7 @@
 """What every Engine does, run on both implementations."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -69,9 +70,12 @@ async def test_output_ends_at_max_tokens(engine: Engine) -> None:
     assert (len(result.only.ids), result.only.finish) == (7, "length")
 
 
-async def test_ignoring_the_end_token_goes_on_to_max_tokens(engine: Engine) -> None:
-    result = await run(engine, request(chat(ignore_eos=True), max_tokens=300))
-    assert (result.usage.output_tokens, result.only.finish) == (300, "length")
+async def test_ignoring_the_end_token_goes_on_to_max_tokens(engine: Engine, kind: str) -> None:
+    more = 300 if kind == "deterministic" else 24  # than either would say by itself
+    ended = await run(engine, request(chat(), max_tokens=more))
+    result = await run(engine, request(chat(ignore_eos=True), max_tokens=more))
+    assert (ended.only.finish, result.only.finish) == ("stop", "length")
+    assert ended.usage.output_tokens < result.usage.output_tokens == more
 
 
 async def test_output_ends_where_the_context_does(engine: Engine) -> None:
@@ -91,7 +95,8 @@ async def test_three_choices_each_end(engine: Engine) -> None:
 async def test_a_stop_string_ends_the_text_before_it(engine: Engine, n: int) -> None:
     whole = (await run(engine, request(chat(), max_tokens=24))).only.text
     stop = whole[9:16]  # begins and ends inside of words
-    result = await run(engine, request(chat(stop=["never this", stop], n=n), max_tokens=24))
+    nearly = {} if n == 1 else {"temperature": 0.01}  # vLLM has no greedy choices beside each other
+    result = await run(engine, request(chat(stop=["never this", stop], n=n, **nearly), max_tokens=24))
     assert result.choices[0].text == whole[: whole.index(stop)]
     assert (result.choices[0].finish, result.choices[0].stop) == ("stop", stop)
     await idle(engine)
@@ -263,6 +268,59 @@ async def test_a_wrong_argument_beside_the_body_is_refused(
     with pytest.raises(RequestRejectedError) as refused:
         await run(engine, request(chat(), **fields))
     assert refused.value.param == param
+
+
+async def test_several_greedy_choices_are_refused_by_name_or_given(engine: Engine, kind: str) -> None:
+    if kind == "deterministic":
+        assert len((await run(engine, request(chat(n=2), max_tokens=3))).choices) == 2
+        return
+    with pytest.raises(RequestRejectedError) as refused:
+        await run(engine, request(chat(n=2)))
+    assert refused.value.param == "n"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"structured_outputs": {"regex": "(("}},
+        {"structured_outputs": {"grammar": "root ::= ((("}},
+        {"response_format": {"type": "json_schema"}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"type": "nope"}},
+            }
+        },
+        {"structured_outputs": {"choice": ["x" * 70_000]}},
+    ],
+)
+@pytest.mark.vllm
+@pytest.mark.parametrize("kind", ["vllm"], indirect=True)
+async def test_a_grammar_that_cant_be_followed_is_refused_by_name(
+    engine: Engine, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(RequestRejectedError) as refused:
+        await run(engine, request(chat(**fields)))
+    assert refused.value.param == next(iter(fields))
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("kind", ["vllm"], indirect=True)
+async def test_output_follows_a_schema_and_a_forced_tool(engine: Engine) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"big": {"type": "boolean"}},
+        "required": ["big"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "size", "schema": schema}}
+    tool = {"type": "function", "function": {"name": "size", "parameters": schema}}
+    named = {"type": "function", "function": {"name": "size"}}
+    shaped = await run(engine, request(chat(response_format=form), max_tokens=40))
+    forced = await run(engine, request(chat(tools=[tool], tool_choice=named), max_tokens=40))
+    some = await run(engine, request(chat(tools=[tool], tool_choice="required"), max_tokens=60))
+    assert set(json.loads(shaped.only.text)) == set(json.loads(forced.only.text)) == {"big"}
+    assert json.loads(some.only.text)[0]["name"] == "size"
 
 
 async def test_it_answers_after_all_those_refusals(engine: Engine) -> None:
