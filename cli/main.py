@@ -36,7 +36,10 @@ def up(
 
 @app.command()
 def flower(
-    port: Annotated[int, typer.Option(help="On 127.0.0.1.")] = 5555,
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 5555,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than loopback only inside a container.")
+    ] = "127.0.0.1",
     password_file: Annotated[
         Path | None,
         typer.Option(help="Holds the password of user headrace.", envvar="HEADRACE_FLOWER_PASSWORD_FILE"),
