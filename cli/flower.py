@@ -2,7 +2,10 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+import httpx
 
 from cli.stack.ports import LOOPBACK
 
@@ -10,6 +13,7 @@ USER = "headrace"
 PASSWORD_VARIABLE = "HEADRACE_FLOWER_PASSWORD"
 
 _MAX_TASKS = 10_000  # Flower keeps tasks in memory, 7 KiB each; its own limit would take 0.7 GB
+_GONE_AFTER_S = 300  # a restarted worker has another name: the old one is shown as offline for this long
 
 
 def run(port: int, password_file: Path | None, *, host: str = LOOPBACK) -> None:
@@ -21,4 +25,12 @@ def run(port: int, password_file: Path | None, *, host: str = LOOPBACK) -> None:
     environment = {**os.environ, "FLOWER_BASIC_AUTH": f"{USER}:{password}"}
     words = ["-P", "-m", "celery", "-A", "runtime.celery_app", "flower"]
     words += [f"--address={host}", f"--port={port}", f"--max_tasks={_MAX_TASKS}"]
+    words += [f"--purge_offline_workers={_GONE_AFTER_S}"]
     os.execve(sys.executable, [sys.executable, *words], environment)
+
+
+async def look_again(url: str, auth: tuple[str, str]) -> None:
+    """Have a Flower ask the workers for their lanes: by itself it does so once, before any is ready."""
+    with suppress(httpx.HTTPError):  # only its broker page is the poorer
+        async with httpx.AsyncClient(auth=auth, timeout=5, trust_env=False) as client:
+            await client.get(f"{url}/workers", params={"refresh": "1"})

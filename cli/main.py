@@ -35,6 +35,18 @@ def up(
 
 
 @app.command()
+def demo(
+    data: Annotated[Path, typer.Option(help="Folder of the stack; one that runs there is used.")] = Path(
+        ".headrace"
+    ),
+) -> None:
+    """Start the platform, stream an answer, poll a task, run a batch, show times and cost, stop it."""
+    import cli.demo
+
+    raise typer.Exit(cli.demo.demo(data))
+
+
+@app.command()
 def flower(
     port: Annotated[int, typer.Option(min=0, max=65535)] = 5555,
     host: Annotated[

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from cli.flower import USER as FLOWER_USER
+from cli import flower
 from cli.stack import model as demo_model
 from cli.stack import probes
 from cli.stack.folder import SECRETS, DataFolder, RunInfo, rotate
@@ -150,6 +150,7 @@ class LocalStack:
             ),
         ]
         await _together(*map(self._start_child, children))
+        await flower.look_again(self.run.flower_url, self.run.flower_auth)
         self.run.ready = True
         self._children_changed()
 
@@ -215,7 +216,7 @@ class LocalStack:
             api_url=f"http://{LOOPBACK}:{ports['api']}",
             api_key_file=str(folder.api_key),
             flower_url=f"http://{LOOPBACK}:{ports['flower']}",
-            flower_user=FLOWER_USER,
+            flower_user=flower.USER,
             flower_password_file=str(folder.secret_file("flower-password")),
             model=self.model,
             engine=self.options.engine,
