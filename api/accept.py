@@ -80,6 +80,8 @@ async def accept(
     lane = Lane(model.name, model.bounds.classify(lengths.total_tokens), priority)
     if await state.backlog.of(lane) >= state.settings.max_queued_tasks:
         raise overloaded(f"The lane {lane.queue} is full.", "lane_full", 30)
+    if await state.memory.full():
+        raise overloaded("A store is nearly out of memory.", "store_full", 10)
     new = NewTask(
         id=task_id or new_id("task"),
         caller=access.caller,

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from api import chat, errors, events, health, models, tasks
 from api.live import LiveEvents
-from api.state import AccessCache, ApiState, Backlog
+from api.state import AccessCache, ApiState, Backlog, MemoryAlarm
 from runtime.logs import configure_logs
 from runtime.publishing import PublishingThread
 from runtime.resources import open_celery, open_database, open_redis, open_streams
@@ -21,7 +21,7 @@ log = structlog.get_logger()
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
     database = open_database(settings, name="api")
-    redis = open_redis(settings)
+    redis, broker = open_redis(settings), open_redis(settings, settings.broker_url)
     streams = open_streams(settings, redis)
     live = LiveEvents(redis, streams, database)
     publisher = PublishingThread(open_celery(settings), database)
@@ -34,6 +34,7 @@ async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
         publisher=publisher,
         access=AccessCache(database, settings.key_pepper.get_secret_value().encode()),
         backlog=Backlog(database),
+        memory=MemoryAlarm((redis, broker), settings.memory_alarm_share),
     )
     publisher.start()
     await live.start()
@@ -43,6 +44,7 @@ async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
         await live.stop()
         await publisher.stop()
         await redis.aclose()
+        await broker.aclose()
         await database.dispose()
 
 

@@ -3,11 +3,13 @@
 import asyncio
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 from fastapi import Request
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from api.live import LiveEvents
@@ -17,6 +19,7 @@ from runtime.publishing import PublishingThread
 from runtime.settings import Settings
 from services.authenticate import Access, authenticate
 from services.measure import count_queued
+from storage.depths import memory_share
 from storage.records import Model
 from storage.streams import EventStreams
 
@@ -63,6 +66,30 @@ class Backlog:
         return self._counts.get((lane.model, lane.length_class, lane.priority), 0)
 
 
+class MemoryAlarm:
+    """Are the Redis servers nearly full? At most a second old.
+
+    A full server (noeviction) loses what a worker popped: nothing more is accepted before it is.
+    """
+
+    def __init__(self, servers: Sequence[Redis], share: float) -> None:
+        self._servers, self._share = servers, share
+        self._full = False
+        self._at = 0.0
+
+    async def full(self) -> bool:
+        """Say whether one is above the alarm. A server that is away is not full."""
+        now = time.monotonic()
+        if now - self._at > _FRESH_S:
+            self._at = now  # before asking: of many requests one asks
+            try:
+                shares = [await memory_share(server) for server in self._servers]
+            except RedisError:
+                shares = []
+            self._full = any(share > self._share for share in shares)
+        return self._full
+
+
 class Tokenizers:
     """Tokenizers of the models in use, loaded once each, off the event loop."""
 
@@ -91,6 +118,7 @@ class ApiState:
     publisher: PublishingThread
     access: AccessCache
     backlog: Backlog
+    memory: MemoryAlarm
     tokenizers: Tokenizers = field(default_factory=Tokenizers)
 
 

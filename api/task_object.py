@@ -35,6 +35,7 @@ def task_object(task: Task, response: str | None = None) -> dict[str, Any]:
         "timings": _timings(task),
         "error": failure_object(task.failure, task.failure_message),
         "response": orjson.Fragment(response) if response is not None else None,
+        "retry_of": task.retry_of,
         "metadata": task.metadata,
         "urls": {"self": base, "events": f"{base}/events", "cancel": f"{base}/cancel"},
     }

@@ -18,6 +18,7 @@ from api.json import JsonResponse
 from api.sse import unless_gone
 from api.state import ApiState, state_of
 from api.task_object import poll_after_s, task_object
+from core.failures import Failure, is_dead
 from core.ids import looks_like_id
 from core.lanes import Priority
 from core.states import FINAL, TaskState
@@ -27,6 +28,7 @@ from schemas.events import FINAL_STATES
 from schemas.tasks import TaskCreate
 from services.look_up import list_page, look_up, read_response
 from services.register import new_id
+from services.retry import retry
 from services.submit import IdempotencyKey
 from storage.records import Task
 
@@ -148,8 +150,9 @@ async def list_(
     after: str | None = None,
     order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
     status: Annotated[list[TaskState] | None, Query()] = None,
+    dead: bool = False,
 ) -> Response:
-    """List the tenant's tasks, newest first unless asked otherwise."""
+    """List the tenant's tasks, newest first unless asked otherwise; `dead`: those out of attempts."""
     state = state_of(request)
     if after is not None and not looks_like_id("task", after):
         raise not_found(after)
@@ -160,6 +163,7 @@ async def list_(
         newest_first=order == "desc",
         after=after,
         states=status or (),
+        failures=[failure for failure in Failure if is_dead(failure)] if dead else (),
     )
     if page is None:
         raise not_found(str(after))
@@ -183,6 +187,19 @@ async def get(request: Request, access: Caller, task_id: str) -> Response:
     task = await find_task(state, access, task_id)
     headers = {} if task.state in FINAL else {"Retry-After": str(poll_after_s(task))}
     return JsonResponse(await render(state, task), 200, headers)
+
+
+@router.post("/v1/tasks/{task_id}/retry")
+async def retry_(request: Request, access: Caller, task_id: str) -> Response:
+    """Do a failed task again, as a new task: 202 with that one."""
+    state = state_of(request)
+    failed = await find_task(state, access, task_id)
+    again = await retry(state.database, failed.id, access.caller.tenant_id)
+    if again is None:
+        raise RequestError(409, f"The task is {failed.state}, not failed.", "task_not_failed")
+    state.publisher.put(again)
+    task = await find_task(state, access, again.task_id)
+    return JsonResponse(task_object(task), 202, {"Location": f"/v1/tasks/{task.id}"})
 
 
 @router.post("/v1/tasks/{task_id}/cancel")

@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import orjson
 import typer
+from rich.console import Console
+from rich.table import Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.lanes import LengthBounds
@@ -16,6 +19,7 @@ from runtime.resources import open_database
 from runtime.settings import settings
 from services.authenticate import authenticate
 from services.register import create_key, register_model
+from services.retry import list_dead, retry
 
 
 def _run(work: Callable[[AsyncEngine], Awaitable[None]]) -> None:
@@ -52,6 +56,38 @@ def _write_secret(file: Path, text: str) -> None:
     with os.fdopen(descriptor, "w") as out:
         out.write(text + "\n")
     unfinished.replace(file)
+
+
+def print_dead(limit: int) -> None:
+    """Print the tasks of all tenants that ran out of attempts."""
+
+    async def work(database: AsyncEngine) -> None:
+        table = Table("task", "model", "lane", "attempts", "reason", "ended")
+        for task in await list_dead(database, limit=limit):
+            ended = task.finished_at.isoformat(timespec="seconds") if task.finished_at else ""
+            table.add_row(
+                task.id, task.lane.model, task.lane.queue, str(task.attempt), task.failure_message, ended
+            )
+        Console().print(table)
+
+    _run(work)
+
+
+def retry_task(task_id: str) -> int:
+    """Do a failed task again and print the new one's id; the control process publishes it. Exit code."""
+    code = 0
+
+    async def work(database: AsyncEngine) -> None:
+        nonlocal code
+        again = await retry(database, task_id)
+        if again is None:
+            print(f"headrace: no failed task {task_id} whose body is still kept", file=sys.stderr)
+            code = 1
+        else:
+            print(again.task_id)
+
+    _run(work)
+    return code
 
 
 def add_model(

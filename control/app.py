@@ -11,11 +11,13 @@ from control.expiry import Expiry
 from control.leader import Leader
 from control.loops import Loop, run_loop
 from control.outbox import Outbox
+from control.recount import Recount
 from control.rescue import Rescue
 from control.retention import Retention
 from runtime.logs import configure_logs
 from runtime.resources import open_celery, open_database, open_redis, open_streams
 from runtime.settings import Settings
+from storage.depths import BrokerDepths
 
 log = structlog.get_logger()
 _PUBLISH_GRACE_S = 2.0
@@ -24,13 +26,14 @@ _RETENTION_EVERY_S = 30.0
 
 async def _serve(settings: Settings) -> None:
     database = open_database(settings, name="control")
-    redis = open_redis(settings)
+    redis, broker = open_redis(settings), open_redis(settings, settings.broker_url)
     streams = open_streams(settings, redis)
     outbox = Outbox(database, open_celery(settings), older_s=_PUBLISH_GRACE_S)
     leader = Leader(database, "control", f"{socket.gethostname()}-{os.getpid()}", settings.leader_lease_s)
     loops = [
         Loop("rescue", settings.tick_s, Rescue(database, streams)),
         Loop("outbox", settings.tick_s, outbox),
+        Loop("recount", 2 * settings.tick_s, Recount(database, BrokerDepths(broker, settings.key_prefix))),
         Loop("expiry", settings.tick_s, Expiry(database, streams)),
         Loop("retention", _RETENTION_EVERY_S, Retention(database, retention_s=settings.retention_s)),
     ]
@@ -50,6 +53,7 @@ async def _serve(settings: Settings) -> None:
         log.warning("lead_not_left", error=type(error).__name__)
     outbox.close()
     await redis.aclose()
+    await broker.aclose()
     await database.dispose()
 
 

@@ -1,8 +1,8 @@
 """What a process holds open, built from settings in one place."""
 
-
 import orjson
 from celery import Celery
+from pydantic import SecretStr
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
@@ -33,10 +33,10 @@ def open_database(settings: Settings, *, name: str) -> AsyncEngine:
     )
 
 
-def open_redis(settings: Settings) -> Redis:
-    """A client of the server that holds streams and results. Connects at first use."""
+def open_redis(settings: Settings, url: SecretStr | None = None) -> Redis:
+    """A client of the server that holds streams and results, or of another. Connects at first use."""
     return Redis.from_url(
-        settings.streams_url.get_secret_value(),
+        (url or settings.streams_url).get_secret_value(),
         socket_timeout=10,
         socket_connect_timeout=5,
         health_check_interval=10,

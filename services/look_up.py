@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from core.failures import Failure
 from core.states import TaskState
 from storage import tasks
 from storage.records import Task
@@ -29,12 +30,19 @@ async def list_page(
     newest_first: bool,
     after: str | None,
     states: Sequence[TaskState],
+    failures: Sequence[Failure],
 ) -> tuple[list[Task], bool] | None:
     """List a page and say whether there is more; None when `after` is not one of the tenant's tasks."""
     async with database.connect() as connection:
         if after is not None and await tasks.get_task(connection, tenant_id, after) is None:
             return None
         found = await tasks.list_tasks(
-            connection, tenant_id, limit=limit + 1, newest_first=newest_first, after=after, states=states
+            connection,
+            tenant_id,
+            limit=limit + 1,
+            newest_first=newest_first,
+            after=after,
+            states=states,
+            failures=failures,
         )
     return found[:limit], len(found) > limit

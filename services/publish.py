@@ -1,9 +1,10 @@
 """Note what the broker has, and find what it may have missed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from core.lanes import Lane
 from storage import outbox
 from storage.outbox import Outgoing
 
@@ -20,7 +21,19 @@ async def find_unpublished(database: AsyncEngine, *, older_s: float, limit: int)
         return await outbox.find_unpublished(connection, older_s=older_s, limit=limit)
 
 
-async def forget_published(database: AsyncEngine) -> int:
-    """Publish every queued task again, after the broker lost its queues; return how many."""
+async def count_expected(database: AsyncEngine, *, older_s: float) -> tuple[dict[Lane, int], int]:
+    """Count what the broker should have: published tasks still queued, by lane, and running ones."""
+    async with database.connect() as connection:
+        waiting = await outbox.count_published(connection, older_s=older_s)
+        return waiting, await outbox.count_running(connection)
+
+
+async def forget_published(database: AsyncEngine, missing: Mapping[Lane, int], *, older_s: float) -> int:
+    """Have the outbox publish so many of each lane's oldest tasks again; return how many."""
     async with database.begin() as connection:
-        return await outbox.forget_published(connection)
+        return sum(
+            [
+                await outbox.forget_published(connection, lane, older_s=older_s, limit=count)
+                for lane, count in missing.items()
+            ]
+        )

@@ -27,10 +27,19 @@ WHERE state = 'queued' AND published_at IS NULL AND created_at < now() - make_in
 ORDER BY id LIMIT :limit
 """)
 
-_FORGET = sa.text("UPDATE tasks SET published_at = NULL WHERE state = 'queued' AND published_at IS NOT NULL")
+_PUBLISHED = sa.text("""
+SELECT model, length_class, priority, count(*) AS tasks FROM tasks
+WHERE state = 'queued' AND published_at < now() - make_interval(secs => :older_s) GROUP BY 1, 2, 3
+""")
 
-_QUEUED = sa.text("""
-SELECT count(*) FROM tasks WHERE state = 'queued' AND published_at < now() - make_interval(secs => :older_s)
+_RUNNING = sa.text("SELECT count(*) FROM tasks WHERE state IN ('in_progress', 'cancelling')")
+
+# The oldest: queues are first in, first out, so what is missing in a queue is what went in first.
+_FORGET = sa.text("""
+UPDATE tasks SET published_at = NULL WHERE id IN (
+  SELECT id FROM tasks WHERE state = 'queued' AND model = :model AND length_class = :length_class
+    AND priority = :priority AND published_at < now() - make_interval(secs => :older_s)
+  ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED)
 """)
 
 
@@ -48,11 +57,24 @@ async def find_unpublished(connection: AsyncConnection, *, older_s: float, limit
     ]
 
 
-async def count_published(connection: AsyncConnection, *, older_s: float) -> int:
-    """Count queued tasks that the broker has had for longer than that."""
-    return int((await connection.execute(_QUEUED, {"older_s": older_s})).scalar_one())
+async def count_published(connection: AsyncConnection, *, older_s: float) -> dict[Lane, int]:
+    """Count by lane the queued tasks that the broker should have had for longer than that."""
+    rows = await connection.execute(_PUBLISHED, {"older_s": older_s})
+    return {Lane(row.model, LengthClass(row.length_class), Priority(row.priority)): row.tasks for row in rows}
 
 
-async def forget_published(connection: AsyncConnection) -> int:
-    """Take all queued tasks as unpublished: the broker lost its queues. Duplicates are fenced by claim."""
-    return (await connection.execute(_FORGET)).rowcount
+async def count_running(connection: AsyncConnection) -> int:
+    """Count tasks whose messages workers hold."""
+    return int((await connection.execute(_RUNNING)).scalar_one())
+
+
+async def forget_published(connection: AsyncConnection, lane: Lane, *, older_s: float, limit: int) -> int:
+    """Take a lane's oldest queued tasks as unpublished: the broker lost them. Claims fence duplicates."""
+    values = {
+        "model": lane.model,
+        "length_class": lane.length_class,
+        "priority": lane.priority,
+        "older_s": older_s,
+        "limit": limit,
+    }
+    return (await connection.execute(_FORGET, values)).rowcount

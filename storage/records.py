@@ -45,6 +45,7 @@ class NewTask:
     deadline_s: float  # from now
     max_attempts: int
     metadata: dict[str, str] = field(default_factory=dict)
+    retry_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Task:
     cost_usd_micros: int | None
     ttft_ms: int | None
     purged: bool  # bodies are gone
+    retry_of: str | None
     metadata: dict[str, str]
 
     @classmethod
@@ -98,6 +100,7 @@ class Task:
             cost_usd_micros=row.cost_usd_micros,
             ttft_ms=row.ttft_ms,
             purged=row.purged_at is not None,
+            retry_of=row.retry_of,
             metadata=row.metadata,
         )
 

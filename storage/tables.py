@@ -123,6 +123,7 @@ tasks = sa.Table(
     sa.Column("usage_output_tokens", sa.Integer),
     sa.Column("purged_at", sa.TIMESTAMP(True)),  # bodies deleted; lengths, times and counts stay
     sa.Column("ttft_ms", sa.Integer),  # from claim to first token, newest attempt that streamed
+    sa.Column("retry_of", sa.Text),  # the dead task that this one does again
     sa.Column("metadata", JSONB, nullable=False, server_default="{}"),
     sa.CheckConstraint(_one_of("state", TaskState), name="state"),
     sa.CheckConstraint(_one_of("priority", Priority), name="priority"),

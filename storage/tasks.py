@@ -6,9 +6,10 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from core.failures import Failure
+from core.failures import Failure, is_dead
+from core.lanes import Lane, LengthClass, Priority
 from core.states import FINAL, TaskState
-from storage.records import NewTask, Task
+from storage.records import Caller, NewTask, Task
 from storage.tables import idempotency_keys, ledger_entries, task_payloads, tasks
 
 SELECT_TASK = sa.select(tasks, ledger_entries.c.cost_usd_micros).outerjoin(
@@ -19,12 +20,13 @@ _INSERT = sa.text("""
 WITH new AS (
   SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
     id text, tenant_id text, key_id text, model text, url text, priority text, length_class text,
-    max_attempts int, prompt_tokens int, max_output_tokens int, deadline_s float8, metadata jsonb, request text)
+    max_attempts int, prompt_tokens int, max_output_tokens int, deadline_s float8, metadata jsonb, request text,
+    retry_of text)
 ), inserted AS (
   INSERT INTO tasks (id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
-                     max_output_tokens, deadline_at, metadata)
+                     max_output_tokens, deadline_at, metadata, retry_of)
   SELECT id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
-         max_output_tokens, now() + make_interval(secs => deadline_s), metadata FROM new
+         max_output_tokens, now() + make_interval(secs => deadline_s), metadata, retry_of FROM new
 )
 INSERT INTO task_payloads (task_id, request) SELECT id, request FROM new
 """)
@@ -47,6 +49,7 @@ async def insert_tasks(connection: AsyncConnection, new: Sequence[NewTask]) -> N
             "deadline_s": task.deadline_s,
             "metadata": task.metadata,
             "request": task.request,
+            "retry_of": task.retry_of,
         }
         for task in new
     ]
@@ -78,15 +81,56 @@ async def list_tasks(
     newest_first: bool,
     after: str | None,
     states: Sequence[TaskState] = (),
+    failures: Sequence[Failure] = (),
 ) -> list[Task]:
     """List a tenant's tasks by id, which is by time; `after` is exclusive."""
     query = SELECT_TASK.where(tasks.c.tenant_id == tenant_id)
+    if failures:
+        query = query.where(tasks.c.failure.in_([failure.value for failure in failures]))
     if states:
         query = query.where(tasks.c.state.in_([state.value for state in states]))
     if after is not None:
         query = query.where(tasks.c.id < after if newest_first else tasks.c.id > after)
     query = query.order_by(tasks.c.id.desc() if newest_first else tasks.c.id).limit(limit)
     return [Task.of(row) for row in await connection.execute(query)]
+
+
+async def get_dead(connection: AsyncConnection, task_id: str, tenant_id: str | None) -> NewTask | None:
+    """Read a failed task as what would do it again, under no id yet; None unless it failed and has its body.
+
+    `tenant_id` None: whoever's it is.
+    """
+    query = (
+        sa.select(tasks, task_payloads.c.request)
+        .join(task_payloads, task_payloads.c.task_id == tasks.c.id)
+        .where(tasks.c.id == task_id, tasks.c.state == TaskState.FAILED.value)
+    )
+    if tenant_id is not None:
+        query = query.where(tasks.c.tenant_id == tenant_id)
+    row = (await connection.execute(query)).one_or_none()
+    if row is None:
+        return None
+    return NewTask(
+        id="",
+        caller=Caller(row.key_id, row.tenant_id),
+        lane=Lane(row.model, LengthClass(row.length_class), Priority(row.priority)),
+        url=row.url,
+        request=row.request,
+        prompt_tokens=row.prompt_tokens,
+        max_output_tokens=row.max_output_tokens,
+        deadline_s=(row.deadline_at - row.created_at).total_seconds(),
+        max_attempts=row.max_attempts,
+        metadata=row.metadata,
+        retry_of=row.id,
+    )
+
+
+async def list_dead(connection: AsyncConnection, *, limit: int) -> list[Task]:
+    """List every tenant's tasks that ran out of attempts, newest first."""
+    reasons = [failure.value for failure in Failure if is_dead(failure)]
+    query = SELECT_TASK.where(tasks.c.state == TaskState.FAILED.value, tasks.c.failure.in_(reasons))
+    rows = await connection.execute(query.order_by(tasks.c.id.desc()).limit(limit))
+    return [Task.of(row) for row in rows]
 
 
 async def final_states(connection: AsyncConnection, task_ids: Sequence[str]) -> dict[str, TaskState]:

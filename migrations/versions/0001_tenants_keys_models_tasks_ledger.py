@@ -151,6 +151,7 @@ def upgrade() -> None:
         sa.Column("usage_output_tokens", sa.Integer(), nullable=True),
         sa.Column("purged_at", sa.TIMESTAMP(timezone=True), nullable=True),
         sa.Column("ttft_ms", sa.Integer(), nullable=True),
+        sa.Column("retry_of", sa.Text(), nullable=True),
         sa.Column("metadata", postgresql.JSONB(astext_type=sa.Text()), server_default="{}", nullable=False),
         sa.CheckConstraint(
             "(state IN ('cancelled', 'completed', 'expired', 'failed', 'incomplete')) = (finished_at IS NOT NULL)",
