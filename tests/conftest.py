@@ -19,6 +19,12 @@ pytest_plugins = ["tests.support.stacks"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the long forms too")
+    parser.addoption(
+        "--data",
+        type=Path,
+        default=ROOT.parent / "shared" / "data",
+        help="folder of real traces and prompts; tests that want one skip where it is absent",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,6 +40,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="only with --full"))
+
+
+@pytest.fixture(scope="session")
+def real_data(pytestconfig: pytest.Config) -> Path:
+    """The folder of real inputs."""
+    folder: Path = pytestconfig.getoption("--data")
+    if not folder.is_dir():
+        pytest.skip(f"no real inputs at {folder}: name their folder with --data")
+    return folder
 
 
 @pytest.fixture(scope="session")
