@@ -1,11 +1,14 @@
 """compose.yaml as a compose implementation reads it: variables filled in, nothing else changed."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,6 +75,15 @@ def _filled_in(node: Any, given: Mapping[str, str]) -> Any:
     if isinstance(node, dict):
         return {key: _filled_in(value, given) for key, value in node.items()}
     return node
+
+
+def validate(document: dict[str, Any]) -> None:
+    """Check against the compose specification's own schema, which check-jsonschema carries.
+
+    Raises: jsonschema.ValidationError.
+    """
+    schema = json.loads((files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json").read_text())
+    jsonschema.validators.validator_for(schema)(schema).validate(document)
 
 
 @cache

@@ -1,15 +1,16 @@
 """`headrace ping` says by its exit code whether a process serves."""
 
 import asyncio
-import os
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import pytest
 import sqlalchemy as sa
+from typer.testing import CliRunner
 
+from cli.main import app
+from runtime.settings import settings
 from services.lead import leave_lead, take_lead
 from services.workers import describe_worker
 from storage.presence import WorkerRow
@@ -38,31 +39,25 @@ class Answer:
 Ping = Callable[..., Awaitable[Answer]]
 
 
-async def run_ping(database_url: str, *words: str) -> Answer:
-    environment = os.environ | {
-        "HEADRACE_DATABASE_URL": database_url,
-        "HEADRACE_BROKER_URL": "redis://127.0.0.1:1/0",
-        "HEADRACE_STREAMS_URL": "redis://127.0.0.1:1/1",
-        "HEADRACE_KEY_PEPPER": SECRET,
-    }
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "cli", "ping", *words),
-        env=environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    out, _ = await process.communicate()
-    assert process.returncode is not None
-    return Answer(process.returncode, out.decode())
+def run_ping(words: tuple[str, ...]) -> Answer:
+    result = CliRunner().invoke(app, ["ping", *words])
+    return Answer(result.exit_code, result.output)
 
 
 @pytest.fixture
-def ping(database_url: str) -> Ping:
-    async def ask(*words: str) -> Answer:
-        return await run_ping(database_url, *words)
+def ping(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ping]:
+    """Runs the command on a thread: it has an event loop of its own."""
+    monkeypatch.setenv("HEADRACE_DATABASE_URL", database_url)
+    monkeypatch.setenv("HEADRACE_BROKER_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("HEADRACE_STREAMS_URL", "redis://127.0.0.1:1/1")
+    monkeypatch.setenv("HEADRACE_KEY_PEPPER", SECRET)
+    settings.cache_clear()
 
-    return ask
+    async def ask(*words: str) -> Answer:
+        return await asyncio.to_thread(run_ping, words)
+
+    yield ask
+    settings.cache_clear()
 
 
 @asynccontextmanager
@@ -146,8 +141,11 @@ async def test_an_api_that_is_not_ready_or_not_there_is_not_healthy(ping: Ping) 
     assert (await ping("--api", url)).code == 1  # nobody listens there any more
 
 
-async def test_a_database_that_is_away_is_said_without_its_password() -> None:
-    answer = await run_ping(f"postgresql://headrace:{SECRET}@127.0.0.1:1/headrace", "--control")
+async def test_a_database_that_is_away_is_said_without_its_password(
+    ping: Ping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_DATABASE_URL", f"postgresql://headrace:{SECRET}@127.0.0.1:1/headrace")
+    answer = await ping("--control")
     assert answer.code == 1
     assert "database does not answer" in answer.text
     assert SECRET not in answer.text
