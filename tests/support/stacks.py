@@ -18,6 +18,7 @@ import pytest
 from cli.stack import model
 from cli.stack.folder import DataFolder, RunInfo
 from cli.stack.process import Program, spawn
+from tests.support.demo_model import demo_model
 
 ROOT = Path(__file__).resolve().parents[2]
 _STOPPED_WITHIN_S = 90.0  # the worker's drain and more
@@ -141,11 +142,9 @@ def _wait_until_ready(stack: SharedStack, within_s: float) -> None:
 
 
 def lend_demo_model(data: Path) -> None:
-    """Give a data folder the demo model where a stack of this checkout has converted it before."""
-    known = ROOT / ".headrace" / "models" / model.NAME
+    """Give a data folder the demo model, so that its stack need not convert it again."""
+    known = demo_model()
     target = data / "models" / model.NAME
-    if not model.is_complete(known) or target.exists():
-        return
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         shutil.copytree(known, target, copy_function=os.link)
@@ -164,7 +163,7 @@ def deterministic_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sh
 
 @pytest.fixture(scope="session")
 def vllm_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedStack]:
-    """A whole stack on vLLM and the demo model; a minute to start, two where the model is converted first."""
+    """A whole stack on vLLM and the demo model; a minute to start, two in a checkout that never converted it."""
     data = tmp_path_factory.mktemp("vllm-stack")
     lend_demo_model(data)
     with shared_stack(data, within_s=660) as stack:
