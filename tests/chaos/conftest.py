@@ -1,6 +1,7 @@
 """A lab of its own for each test."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,9 @@ import pytest
 from tests.chaos.lab import Lab, new_lab
 
 
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
-    """Stores, an API and a control process; the test starts its workers."""
-    lab = new_lab(tmp_path)
+@asynccontextmanager
+async def _open(folder: Path, *, durable: bool) -> AsyncIterator[Lab]:
+    lab = new_lab(folder, durable=durable)
     try:
         lab.prepare()
         await lab.start_api()
@@ -21,3 +21,17 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
         lab.stop()
         lab.valkey.stop()
         lab.postgres.stop()
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    """Stores, an API and a control process; the test starts its workers."""
+    async with _open(tmp_path, durable=False) as lab:
+        yield lab
+
+
+@pytest.fixture
+async def durable_lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    """As `lab`, on stores that keep what they acknowledged through a kill -9."""
+    async with _open(tmp_path, durable=True) as lab:
+        yield lab

@@ -20,6 +20,8 @@ class Follower:
         self.events: list[dict[str, Any]] = []
         self.arrived: list[float] = []  # loop time of each event
         self.reconnects = 0
+        self.may_expire = False  # Redis lost its data: the stream may be gone, and the task is polled
+        self.expired = False
 
     @property
     def ended(self) -> bool:
@@ -41,19 +43,28 @@ class Follower:
         """Follow to the final event."""
         headers = {"Authorization": f"Bearer {self.lab.api_key}"}
         async with httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(5, pool=None)) as http:
-            while not self.ended:
+            while not (self.ended or self.expired):
                 try:
                     await self._read(http)
                 except httpx.HTTPError:
                     self.reconnects += 1
                 if not self.ended:
                     await asyncio.sleep(0.1)
+            while self.expired and not await self._is_final(http):
+                await asyncio.sleep(0.1)
+
+    async def _is_final(self, http: httpx.AsyncClient) -> bool:
+        answer = await http.get(f"{self.lab.api_url}/v1/tasks/{self.task_id}")
+        return answer.status_code == 200 and f"task.{answer.json()['status']}" in FINAL_TYPES
 
     async def _read(self, http: httpx.AsyncClient) -> None:
         cursor = self.events[-1]["sequence"] if self.events else 0
         url = f"{self.lab.api_url}/v1/tasks/{self.task_id}/events?starting_after={cursor}"
         async with http.stream("GET", url) as answer:
             if answer.status_code in (503, 204):
+                return
+            if answer.status_code == 410 and self.may_expire:
+                self.expired = True
                 return
             assert answer.status_code == 200, (answer.status_code, await answer.aread())
             async for line in answer.aiter_lines():

@@ -79,7 +79,7 @@ async def test_ignoring_the_end_token_goes_on_to_max_tokens(engine: Engine, kind
 
 
 async def test_output_ends_where_the_context_does(engine: Engine) -> None:
-    result = await run(engine, request(chat(" water" * 900, ignore_eos=True), max_tokens=4096))
+    result = await run(engine, request(chat(" water" * 980, ignore_eos=True), max_tokens=4096))
     assert result.usage.prompt_tokens + result.usage.output_tokens == MAX_MODEL_LEN
     assert result.only.finish == "length"
 
