@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from tests.support.waiting import eventually_async
+
 if TYPE_CHECKING:
     from tests.chaos.lab import Lab
 
@@ -50,8 +52,8 @@ class Follower:
                     self.reconnects += 1
                 if not self.ended:
                     await asyncio.sleep(0.1)
-            while self.expired and not await self._is_final(http):
-                await asyncio.sleep(0.1)
+            if self.expired:
+                await eventually_async(lambda: self._is_final(http), 90.0, f"{self.task_id} is final")
 
     async def _is_final(self, http: httpx.AsyncClient) -> bool:
         answer = await http.get(f"{self.lab.api_url}/v1/tasks/{self.task_id}")

@@ -252,9 +252,16 @@ class Run:
         assert answer.status_code == 202, answer.text
         return Follower(self.lab, answer.json()["id"])
 
-    def seen(self, kind: str) -> int:
-        """How many events of a type all followers have seen."""
-        return sum(event["type"] == kind for follower in self.followers for event in follower.events)
+    async def more_deltas(self, count: int) -> None:
+        """Wait until followers saw so many more deltas than now, or all of them their ends."""
+
+        def deltas() -> int:
+            return sum(event["type"] == "task.delta" for f in self.followers for event in f.events)
+
+        goal = deltas() + count
+        await eventually(
+            lambda: deltas() >= goal or all(f.ended for f in self.followers), 30.0, "more deltas"
+        )
 
     async def until(self, condition: Callable[[Counter[str]], bool], within_s: float = 30.0) -> None:
         """Wait until the counts of events seen by all followers satisfy the condition."""
