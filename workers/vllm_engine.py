@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,15 @@ from workers import body as bodies
 from workers.engine import (
     Delta,
     EngineDeadError,
-    EngineFailedError,
     EngineHealth,
     EngineInfo,
     EngineUsage,
     GenerateRequest,
     Output,
-    RequestRejectedError,
 )
 from workers.stops import Logprobs
 from workers.vllm_errors import translate
+from workers.vllm_output import empty, failure, logprob_items, usage
 from workers.vllm_params import Prepared, prepare
 from workers.vllm_process import Launcher, prepare_environment
 from workers.vllm_stats import HealthLogger
@@ -65,6 +64,7 @@ class VLLMEngine:
         self._max_batched_tokens, self._engine_args = max_batched_tokens, dict(engine_args or {})
         self._engine: Any = None  # AsyncLLM
         self._launcher: Launcher | None = None
+        self._info: EngineInfo | None = None
         self._defaults: dict[str, Any] = {}
         self._health = EngineHealth()
         self._aborted: dict[str, bool] = {}  # requests between `generate` and its end
@@ -72,10 +72,8 @@ class VLLMEngine:
     @property
     def info(self) -> EngineInfo:
         """Facts; only valid once `start` returned."""
-        engine = self._running()
-        return EngineInfo(
-            "vllm", self._model, vllm.__version__, self._max_num_seqs, engine.model_config.max_model_len
-        )
+        assert self._info is not None
+        return self._info
 
     def pids(self) -> list[int]:
         """The engine's processes, for watching and for tests."""
@@ -90,6 +88,8 @@ class VLLMEngine:
         try:
             self._engine = await loop.run_in_executor(launcher.thread, launcher.launch, self._build)
             self._defaults = self._engine.model_config.get_diff_sampling_param()
+            length = self._engine.model_config.max_model_len
+            self._info = EngineInfo("vllm", self._model, vllm.__version__, self._max_num_seqs, length)
             await self._warm_up(self._engine)
         except Exception as error:
             await self.stop()
@@ -110,7 +110,7 @@ class VLLMEngine:
             prepared = await prepare(engine, request, self._defaults)
             finished = "abort" if self._aborted[request.request_id] else prepared.finished
             if finished is not None:
-                yield _empty(prepared, finished)
+                yield empty(prepared, finished)
                 return
             async with contextlib.aclosing(self._stream(engine, request, prepared)) as stream:
                 async for output in stream:
@@ -223,7 +223,7 @@ class VLLMEngine:
                     index, text, ids, reason = part.index, part.text, part.token_ids, part.finish_reason
                     made += len(ids)
                     if reason == "error":
-                        raise _failure(step, prepared)
+                        raise failure(step, prepared)
                     logprobs = None if part.logprobs is None else logprob_items(ids, part.logprobs, top)
                     if scanner is not None:
                         piece = scanner.push(text, ids, logprobs)
@@ -251,60 +251,10 @@ class VLLMEngine:
                         deltas.append(Delta(index, text, ids, logprobs, reason, part.stop_reason))
                 finished = step.finished or stopped
                 if finished:
-                    yield Output(deltas, _usage(step, prompt_tokens, cached, made), True)
+                    yield Output(deltas, usage(step, prompt_tokens, cached, made), True)
                     return  # closing the stream aborts what still runs after a stop string
                 if deltas:
                     yield Output(deltas, EngineUsage(prompt_tokens, cached, made))
-
-
-def logprob_items(ids: Sequence[int], positions: Sequence[Any], top: int) -> list[dict[str, Any]]:
-    """OpenAI's chat `logprobs.content` items for ids, from vLLM's {token id: Logprob} a position."""
-    items: list[dict[str, Any]] = []
-    for token, position in zip(ids, positions, strict=False):
-        entries = [_logprob(entry) for entry in position.values()]
-        chosen = position.get(token)
-        item = entries[0] if chosen is None else _logprob(chosen)
-        items.append({**item, "top_logprobs": entries[:top]})
-    return items
-
-
-def _logprob(entry: Any) -> dict[str, Any]:
-    token = entry.decoded_token or ""
-    value = entry.logprob
-    return {
-        "token": token,
-        "logprob": value if value > -9999.0 else -9999.0,  # JSON has no -inf
-        "bytes": list(token.encode("utf-8", "replace")),
-    }
-
-
-def _usage(step: Any, prompt_tokens: int, cached: int, made: int) -> EngineUsage:
-    times = step.metrics
-    if times is None or not times.first_token_ts:
-        return EngineUsage(prompt_tokens, cached, made)
-    return EngineUsage(
-        prompt_tokens,
-        cached,
-        made,
-        max(0.0, times.scheduled_ts - times.queued_ts),
-        max(0.0, times.first_token_ts - times.scheduled_ts),
-        max(0.0, times.last_token_ts - times.first_token_ts),
-    )
-
-
-def _empty(prepared: Prepared, reason: str) -> Output:
-    choices = range(prepared.params.n)
-    deltas = [Delta(index, "", (), None, reason) for index in choices]
-    return Output(deltas, EngineUsage(prepared.prompt_tokens, 0, 0), True)
-
-
-def _failure(step: Any, prepared: Prepared) -> Exception:
-    """vLLM ends a request with "error" for trouble of its own, and for a grammar it can't compile."""
-    if prepared.params.structured_outputs is not None:
-        return RequestRejectedError(
-            "the engine can't follow the grammar", "structured_outputs", "invalid_value"
-        )
-    return EngineFailedError(f"the engine failed the request: {getattr(step, 'error', None)}")
 
 
 def _health_logger(health: EngineHealth, vllm_config: Any, engine_index: int) -> HealthLogger:
