@@ -38,7 +38,7 @@ class Plan:
     warm_up: int  # requests
 
 
-FULL = Plan(256, 64, 64, pairs=4, budget_s=360, single=4, many=64, scale_pairs=2, warm_up=64)
+FULL = Plan(128, 64, 64, pairs=4, budget_s=330, single=4, many=64, scale_pairs=2, warm_up=64)
 QUICK = Plan(64, 64, 16, pairs=2, budget_s=60, single=2, many=32, scale_pairs=1, warm_up=16)
 
 

@@ -17,6 +17,8 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Models and who may use them.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+tasks_app = typer.Typer(help="Tasks of all tenants, over the database.", no_args_is_help=True)
+app.add_typer(tasks_app, name="tasks")
 
 
 @app.command()
@@ -182,6 +184,22 @@ def bench(
     import bench.main
 
     raise typer.Exit(bench.main.run(name, json=json, quick=quick, engine=engine))
+
+
+@tasks_app.command("dead")
+def tasks_dead(limit: Annotated[int, typer.Option(min=1, max=1000)] = 50) -> None:
+    """List the tasks of all tenants that ran out of attempts, newest first."""
+    import cli.admin
+
+    cli.admin.print_dead(limit)
+
+
+@tasks_app.command("retry")
+def tasks_retry(task_id: str) -> None:
+    """Do a failed task again, as a new task whose id is printed."""
+    import cli.admin
+
+    raise typer.Exit(cli.admin.retry_task(task_id))
 
 
 def _settings(**given: Any) -> "Settings":

@@ -23,8 +23,6 @@ def restart_reason(body: Mapping[str, Any]) -> str | None:
         if body.get(penalty):
             return penalty  # counts output tokens; given back as prompt they would not count
     # repetition_penalty may continue: it counts prompt and output alike, so the split does not matter
-    if body.get("stop"):
-        return "stop"  # a stop string may straddle the join
     if body.get("seed") is not None and body.get("temperature") != 0:
         return "seed"  # the generator's state is not part of the checkpoint
     return None

@@ -142,6 +142,8 @@ class ChatCompletionRequest(Sampling):
             raise clash("stream_options", "needs stream")
         if self.top_logprobs is not None and not self.logprobs:
             raise clash("top_logprobs", "needs logprobs")
+        if (self.n or 1) > 1 and self.temperature == 0:
+            raise clash("n", "above 1 needs a temperature above 0: greedy choices would be equal")
         if self.min_tokens is not None and asked is not None and self.min_tokens > asked:
             raise clash("min_tokens", "is above the maximum of output tokens")
         return self

@@ -46,10 +46,10 @@ async def renew(database: AsyncEngine, running: Sequence[Held], lease_s: float) 
     return {task_id: TaskState(state) for task_id, state in held.items()}
 
 
-async def expose(database: AsyncEngine, task_id: str, attempt: int) -> bool:
-    """Note that a suspect goes to the engine now; False when it is held no more."""
+async def set_exposed(database: AsyncEngine, task_id: str, attempt: int, exposed: bool) -> bool:
+    """Note whether a suspect is in the engine without a token; False when it is held no more."""
     async with database.begin() as connection:
-        return await attempts.expose(connection, task_id, attempt)
+        return await attempts.set_exposed(connection, task_id, attempt, exposed)
 
 
 async def settle(database: AsyncEngine, endings: Sequence[Ending]) -> dict[str, TaskState]:

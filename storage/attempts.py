@@ -30,7 +30,8 @@ UPDATE tasks t SET
   started_at = coalesce(started_at, now()), lease_expires_at = now() + make_interval(secs => :lease_s)
 FROM granted, task_payloads p
 WHERE t.id = granted.id AND p.task_id = t.id
-RETURNING t.id, t.attempt, t.url, p.request, t.max_output_tokens, t.prompt_tokens, t.created_at, t.priority, t.failures,
+RETURNING t.id, t.tenant_id, t.attempt, t.url, p.request, t.max_output_tokens, t.prompt_tokens, t.created_at,
+  t.priority, t.failures,
   t.length_class,
   CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s,
   -- the price is the one at acceptance, whenever the task runs
@@ -49,6 +50,7 @@ async def claim(
     return [
         Claim(
             task_id=row.id,
+            tenant_id=row.tenant_id,
             attempt=row.attempt,
             url=row.url,
             request=row.request,
@@ -76,14 +78,14 @@ async def find_ungranted(connection: AsyncConnection, task_ids: Sequence[str]) -
 
 
 _EXPOSE = sa.text("""
-UPDATE tasks SET exposed = true WHERE id = :id AND attempt = :attempt AND state IN ('in_progress', 'cancelling')
+UPDATE tasks SET exposed = :exposed WHERE id = :id AND attempt = :attempt AND state IN ('in_progress', 'cancelling')
 RETURNING id
 """)
 
 
-async def expose(connection: AsyncConnection, task_id: str, attempt: int) -> bool:
-    """Note that a task under suspicion goes to the engine now; False when it is held no more."""
-    rows = await connection.execute(_EXPOSE, {"id": task_id, "attempt": attempt})
+async def set_exposed(connection: AsyncConnection, task_id: str, attempt: int, exposed: bool) -> bool:
+    """Note whether a task under suspicion is in the engine without a token; False when it is held no more."""
+    rows = await connection.execute(_EXPOSE, {"id": task_id, "attempt": attempt, "exposed": exposed})
     return rows.one_or_none() is not None
 
 

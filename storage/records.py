@@ -110,6 +110,7 @@ class Claim:
     """A task handed to one attempt; `attempt` is its fencing token."""
 
     task_id: str
+    tenant_id: str
     attempt: int
     url: str
     request: str  # JSON text

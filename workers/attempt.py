@@ -157,6 +157,7 @@ class Attempt:
             body=self._body,
             max_output_tokens=self.claim.max_output_tokens,
             emitted_token_ids=tuple(progress.emitted),
+            cache_salt=self.claim.tenant_id,  # who shares a prefix could otherwise be told by the time it takes
         )
         try:
             async for output in self._outputs(request):
@@ -174,9 +175,10 @@ class Attempt:
     async def _outputs(self, request: GenerateRequest) -> AsyncIterator[Output]:
         """The engine's outputs; a task under suspicion is alone in being unproven while it has none."""
         async with AsyncExitStack() as alone:
-            if self.claim.failures > 0:
+            suspect = self.claim.failures > 0
+            if suspect:
                 await alone.enter_async_context(self._session.suspects)
-                if not await self._session.expose(self.claim):
+                if not await self._session.set_exposed(self.claim, True):
                     self.lose("lease")
             if self._stop is not None:
                 return
@@ -185,6 +187,8 @@ class Attempt:
                 async for output in outputs:
                     if output.usage.output_tokens and not self.productive:
                         self.productive, self._exposed = True, False
+                        if suspect:  # before the next one goes, or this one would share the blame for it
+                            await self._session.set_exposed(self.claim, False)
                         await alone.aclose()
                     yield output
 

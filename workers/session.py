@@ -101,10 +101,11 @@ class Session:
             self._publisher.put(Outgoing(claim.task_id, claim.lane))
         return queued
 
-    async def expose(self, claim: Claim) -> bool:
-        """Note that a suspect goes to the engine now; False when it is held no more."""
+    async def set_exposed(self, claim: Claim, exposed: bool) -> bool:
+        """Note whether a suspect is in the engine without a token; False when it is held no more."""
         return await self._insist(
-            "expose", lambda: services.expose(self.database, claim.task_id, claim.attempt)
+            "set_exposed",
+            lambda: services.set_exposed(self.database, claim.task_id, claim.attempt, exposed),
         )
 
     def _refused(self, entry: Append) -> None:

@@ -1,5 +1,6 @@
 """A lab of its own for each test."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,9 +14,8 @@ from tests.chaos.lab import Lab, new_lab
 async def _open(folder: Path, *, durable: bool) -> AsyncIterator[Lab]:
     lab = new_lab(folder, durable=durable)
     try:
-        lab.prepare()
-        await lab.start_api()
-        await lab.start_control()
+        await lab.prepare()
+        await asyncio.gather(lab.start_api(), lab.start_control())
         yield lab
     finally:
         lab.stop()

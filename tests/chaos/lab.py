@@ -24,8 +24,11 @@ from cli.stack.ports import free_port
 from cli.stack.postgres import PostgresServer
 from cli.stack.process import Program, signal_group, spawn
 from cli.stack.valkey import ValkeyServer
+from core.lanes import LengthBounds
 from migrations import upgrade
+from services.register import create_key, register_model
 from tests.chaos.follower import Follower
+from tests.support.seeds import TARIFF, opened
 from tests.support.waiting import eventually
 from workers.deterministic import DeterministicEngine
 from workers.deterministic_output import make_model
@@ -99,18 +102,23 @@ class Lab:
         }
         return kept | DEFAULTS | stores | self.settings
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         """Schema, key and model."""
         upgrade(self.postgres.url)
         make_model(self.folder / "model")
-        key = self.folder / "key"
-        prices = ("--prompt-price", "0.05", "--output-price", "0.2")
-        for words in (
-            ("bootstrap", "--key-file", str(key)),
-            ("model", "add", MODEL, "--path", str(self.folder / "model"), *prices),
-        ):
-            subprocess.run([sys.executable, "-m", "cli", *words], env=self.environment, check=True)
-        self.api_key = key.read_text().strip()
+        async with opened(self.postgres.url) as database:
+            pepper = DEFAULTS["HEADRACE_KEY_PEPPER"].encode()
+            self.api_key = await create_key(database, tenant="default", name="lab", pepper=pepper)
+            await register_model(
+                database,
+                name=MODEL,
+                path=str(self.folder / "model"),
+                max_model_len=4096,
+                default_max_tokens=None,
+                bounds=LengthBounds(),
+                tariff=TARIFF,
+                tenant="default",
+            )
 
     async def start(self, name: str, *words: str, ready: str = '"event":"ready"', **settings: str) -> Child:
         """Start a process and wait until it says that it is ready."""
@@ -131,6 +139,10 @@ class Lab:
 
         await eventually(is_ready, 30.0, f"{name} ready")
         return child
+
+    def child(self, name: str) -> Child:
+        """The newest process of that name."""
+        return next(child for child in reversed(self.children) if child.program.name == name)
 
     async def start_api(self) -> Child:
         """Start an API; the first one is what clients talk to."""
@@ -181,7 +193,8 @@ class Lab:
         engine = sa.create_engine(sa.make_url(self.postgres.url).set(drivername="postgresql+psycopg"))
         try:
             with engine.begin() as connection:
-                return list(connection.execute(sa.text(statement), values))
+                result = connection.execute(sa.text(statement), values)
+                return list(result) if result.returns_rows else []
         finally:
             engine.dispose()
 

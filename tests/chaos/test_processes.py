@@ -11,7 +11,7 @@ from tests.support.waiting import eventually
 
 @pytest.mark.full
 async def test_a_killed_api_costs_its_clients_a_reconnect_and_no_task(lab: Lab) -> None:
-    api = lab.children[0]
+    api = lab.child("api")
     await lab.start_worker("w1")
     run = Run(lab)
     await run.begin()
@@ -84,16 +84,19 @@ async def test_a_worker_told_to_stop_hands_back_what_does_not_fit_and_exits_0(la
 
 @pytest.mark.full
 async def test_a_rolling_restart_under_load_fails_no_request(lab: Lab) -> None:
-    workers = [await lab.start_worker("w1"), await lab.start_worker("w2")]
-    run = Run(lab, count=200)
-    await run.begin()
-    for number, worker in enumerate(workers):
-        await lab.running_on(f"w{number + 1}")
+    runs = []
+    workers = {name: await lab.start_worker(name) for name in ("w1", "w2")}
+    for name, worker in workers.items():
+        runs.append(Run(lab))
+        await runs[-1].begin()
+        await lab.running_on(name)
         worker.signal(signal.SIGTERM)
         assert await worker.ended() == 0
-        await lab.start_worker(f"w{number + 1}")
-    await run.finish(within_s=90)
-    await run.check()
+        await lab.start_worker(name)
+    for run in runs:
+        await run.finish(within_s=90)
+        await run.check()
+    assert lab.query("SELECT count(*) FROM attempts WHERE failure = 'worker_lost'")[0][0] == 0
 
 
 @pytest.mark.full

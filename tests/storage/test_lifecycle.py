@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.failures import Failure
 from core.pricing import Usage, cost_usd_micros
 from core.states import TaskState
-from services.attempt import Holder, claim, expose, hand_back, renew, settle
+from services.attempt import Holder, claim, hand_back, renew, set_exposed, settle
 from services.cancel import cancel
 from services.look_up import look_up, read_response
 from services.publish import find_unpublished, note_published
@@ -147,7 +147,7 @@ async def test_a_task_that_loses_its_worker_too_often_fails_for_good_and_costs_n
     new = await seed_task(database, caller, max_attempts=2)
     for attempt in (1, 2):
         await claimed(database, new)
-        await expose(database, new.id, attempt)
+        await set_exposed(database, new.id, attempt, True)
         await end_lease(database, new.id)
         rescued = await rescue(database, limit=10, count_streamed=nothing_streamed)
     assert rescued.ended == [(new.id, TaskState.FAILED)]
@@ -205,7 +205,7 @@ async def test_a_suspect_is_blamed_only_once_it_went_to_the_engine(
     await rescue(database, limit=10, count_streamed=nothing_streamed)
     suspect = await claimed(database, new)
     assert suspect.failures == 1, "its worker died before the suspect's turn came"
-    assert await expose(database, new.id, suspect.attempt)
+    assert await set_exposed(database, new.id, suspect.attempt, True)
     await end_lease(database, new.id)
     await rescue(database, limit=10, count_streamed=nothing_streamed)
     assert (await claimed(database, new)).failures == 2

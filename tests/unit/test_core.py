@@ -145,7 +145,7 @@ def test_more_cached_than_prompt_tokens_is_impossible() -> None:
         ({"logprobs": True}, "logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"stop": ["x"]}, "stop"),
+        ({"stop": ["x"]}, None),
         ({"seed": 1, "temperature": 0.7}, "seed"),
     ],
 )
