@@ -113,7 +113,7 @@ async def _running(stack: LocalStack, progress: Progress) -> AsyncIterator[RunIn
     finally:
         print("headrace: stopping (Ctrl-C again: at once)", flush=True)
         await stack.stop()
-    print("headrace: stopped; `headrace up` keeps it running", flush=True)
+    print("headrace: stopped; `./headrace up` keeps it running", flush=True)
 
 
 async def _ready(folder: DataFolder) -> RunInfo:
@@ -129,6 +129,7 @@ async def _ready(folder: DataFolder) -> RunInfo:
 async def _stream_one(client: Client, run: RunInfo, view: DemoView) -> Task:
     view.part("One chat answer, streamed", "POST /v1/chat/completions")
     view.question(QUESTION)
+    view.begin_answer()
     text = ""
     async with client.chat(chat_body(run.model, QUESTION)) as stream:
         async for piece in stream.pieces:

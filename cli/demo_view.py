@@ -51,12 +51,16 @@ class DemoView:
         """Show a prompt."""
         self._console.print(Text(f"  > {text}", "cyan"), soft_wrap=True)
 
+    def begin_answer(self) -> None:
+        """Begin the line that the pieces make."""
+        self._console.print(_INDENT, end="")
+
     def piece(self, text: str) -> None:
         """Show a piece of a streamed answer at once."""
-        self._console.print(Text(_visible(text)), end="", soft_wrap=True)
+        self._console.print(Text(_visible(text).replace("\n", "\n" + _INDENT)), end="", soft_wrap=True)
 
     def end_of_answer(self) -> None:
-        """End the line that the pieces made."""
+        """End that line."""
         self._line("")
 
     def answer(self, task: Task) -> None:
