@@ -127,7 +127,10 @@ class Engine(Protocol):
         ...
 
     async def check(self, timeout_s: float) -> EngineHealth:
-        """Prove that the runtime answers. Raises: EngineDeadError."""
+        """Prove that the runtime answers.
+
+        Raises: EngineDeadError when it is dead; TimeoutError when it did not answer, being busy or hung.
+        """
         ...
 
     async def stop(self) -> None:

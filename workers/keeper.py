@@ -1,7 +1,9 @@
 """Keeping the engine alive: notices that it died or hangs, and builds it again while the worker takes no work.
 
-A vLLM engine can hang without an error while its own health check passes, so "no step for a time while
-requests run" counts as dead too. The attempts that ran on it are given back as retriable.
+A vLLM engine can hang without an error while its own health check passes, so an engine that neither answers
+nor steps for a time counts as dead too, and so does one that answers but does not step while requests run.
+A busy engine on a loaded machine answers late: a late answer alone means nothing. The attempts that ran on a
+dead engine are given back as retriable.
 """
 
 import asyncio
@@ -10,7 +12,7 @@ from collections.abc import Callable
 
 import structlog
 
-from workers.engine import Engine, EngineDeadError, EngineHealth
+from workers.engine import Engine, EngineDeadError
 
 log = structlog.get_logger()
 _BACKOFF_S = (0.0, 1.0, 5.0, 15.0, 30.0, 60.0)
@@ -27,7 +29,8 @@ class EngineKeeper:
         self._on_state = on_state
         self._died = asyncio.Event()
         self._why = ""
-        self.health: EngineHealth | None = None
+        self._alive_at = time.monotonic()  # when it last answered
+        self._working_since: float | None = None  # when a check first found requests running
 
     def died(self, why: str) -> None:
         """Take an attempt's word that the engine is dead."""
@@ -48,13 +51,24 @@ class EngineKeeper:
 
     async def _check(self) -> None:
         try:
-            self.health = health = await self._engine.check(self._check_s)
+            health = await self._engine.check(self._check_s)
         except EngineDeadError as error:
             self.died(str(error))
             return
-        silent_s = time.monotonic() - health.last_step_at
-        if health.running and silent_s > self._stuck_s:
-            self.died(f"no step for {silent_s:.0f} s while {health.running} requests run")
+        except TimeoutError:
+            silent_s = time.monotonic() - self._alive_at
+            if silent_s > self._stuck_s:
+                self.died(f"no answer for {silent_s:.0f} s")
+            return
+        self._alive_at = time.monotonic()
+        if not health.running:
+            self._working_since = None
+        elif self._working_since is None:
+            self._working_since = self._alive_at
+        else:
+            silent_s = self._alive_at - max(health.last_step_at, self._working_since)
+            if silent_s > self._stuck_s:
+                self.died(f"no step for {silent_s:.0f} s while {health.running} requests run")
 
     async def _rebuild(self) -> None:
         log.error("engine_down", why=self._why)
@@ -70,5 +84,6 @@ class EngineKeeper:
                 tries += 1
                 log.error("engine_not_rebuilt", tries=tries, error=f"{type(error).__name__}: {error}")
         self._died.clear()
+        self._alive_at, self._working_since = time.monotonic(), None
         log.info("engine_rebuilt", tries=tries + 1)
         self._on_state("ready")

@@ -134,16 +134,17 @@ class VLLMEngine:
         await self._forget(self._engine, request_id)
 
     async def check(self, timeout_s: float) -> EngineHealth:
-        """Ask the engine core something only its step loop can answer. Raises: EngineDeadError.
+        """Ask the engine core something only its step loop can answer.
 
+        Raises: EngineDeadError, TimeoutError: a busy core answers late, and a hung one never.
         vLLM's own health check still passes when the core's input thread has died.
         """
         engine = self._running()
         try:
             async with asyncio.timeout(timeout_s):
                 await engine.is_paused()
-        except TimeoutError as error:
-            raise EngineDeadError(f"the vLLM engine did not answer within {timeout_s} s") from error
+        except TimeoutError:
+            raise
         except Exception as error:
             raise EngineDeadError(f"the vLLM engine can't answer: {error!r}") from error
         return self._health

@@ -42,7 +42,7 @@ class Engines:
         engine = self.made[name]
         try:
             await engine.check(timeout_s=30)
-        except EngineDeadError:
+        except (EngineDeadError, TimeoutError):
             await engine.start()
         return engine
 

@@ -77,7 +77,7 @@ async def test_running_requests_share_steps(engine: DeterministicEngine) -> None
 
 async def test_a_frozen_engine_fails_its_check_and_goes_on_when_thawed(engine: DeterministicEngine) -> None:
     task = asyncio.create_task(run(engine, request(chat(FAULT_FREEZE), max_tokens=5)))
-    with pytest.raises(EngineDeadError, match="no step"):
+    with pytest.raises(TimeoutError):
         while not task.done():
             await engine.check(timeout_s=0.05)
     assert not task.done()
