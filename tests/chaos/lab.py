@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,12 +120,19 @@ class Lab:
                 tenant="default",
             )
 
-    async def start(self, name: str, *words: str, ready: str = '"event":"ready"', **settings: str) -> Child:
+    async def start(
+        self,
+        name: str,
+        *words: str,
+        ready: str = '"event":"ready"',
+        prefix: Sequence[str] = (),
+        **settings: str,
+    ) -> Child:
         """Start a process and wait until it says that it is ready."""
         log = self.folder / f"{name}-{len(self.children)}.log"
         program = Program(
             name=name,
-            argv=[sys.executable, "-m", "cli", *words],
+            argv=[*prefix, sys.executable, "-m", "cli", *words],
             log=log,
             cwd=Path.cwd(),
             env=self.environment | settings,
@@ -160,9 +167,16 @@ class Lab:
         """Start a control process."""
         return await self.start("control", "control")
 
-    async def start_worker(self, name: str, **settings: str) -> Child:
+    async def start_worker(self, name: str, prefix: Sequence[str] = (), **settings: str) -> Child:
         """Start a worker; ready when it consumes."""
-        return await self.start(name, "worker", ready=f"{name} ready.", HEADRACE_WORKER_NAME=name, **settings)
+        settings = {"HEADRACE_WORKER_NAME": name, **settings}
+        return await self.start(name, "worker", ready=f"{name} ready.", prefix=prefix, **settings)
+
+    async def post(self, path: str) -> httpx.Response:
+        """Ask the API."""
+        headers = {"Authorization": f"Bearer {self.api_key}"}
+        async with httpx.AsyncClient(base_url=self.api_url, headers=headers, timeout=30) as http:
+            return await http.post(path)
 
     def stop(self) -> None:
         """End everything."""
