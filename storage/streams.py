@@ -46,6 +46,7 @@ for i = 1, #KEYS, 2 do
       end
     else
       redis.call('EXPIRE', KEYS[i], ARGV[a + 6])
+      redis.call('EXPIRE', KEYS[i + 1], ARGV[a + 6]) -- a fence must not end before a long task does
       redis.call('PUBLISH', KEYS[i], sequence .. ' ' .. ARGV[a + 3] .. ' ' .. ARGV[a + 4])
     end
   end
