@@ -99,6 +99,17 @@ def paired(order: Sequence[str], values: Sequence[float], over: str) -> list[flo
     return ratios
 
 
+def quiet_pairs(disturbances: Sequence[float], limit: float) -> list[int]:
+    """Return the numbers of the pairs neither run of which was disturbed more than `limit`.
+
+    All pairs are returned where fewer than two were quiet. The choice looks at the disturbance alone, never at
+    what was measured; the result keeps every run.
+    """
+    pairs = range(len(disturbances) // 2)
+    quiet = [pair for pair in pairs if max(disturbances[2 * pair : 2 * pair + 2]) <= limit]
+    return quiet if len(quiet) >= 2 else list(pairs)
+
+
 def row(name: str, values: Sequence[float], unit: str, target: str, note: str = "") -> Row:
     """Build a row from one figure a pair."""
     of = spread(values)

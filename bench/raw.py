@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench import machine
-from bench.harness import Result, Row, interleaved, paired, percentile, row, spread
+from bench.harness import Result, Row, interleaved, paired, percentile, quiet_pairs, row, spread
 from bench.machine import CpuMeter, Groups
 from bench.peer import Peer
 from bench.prompts import body, chat_messages
@@ -20,6 +20,7 @@ from runtime.chat_template import ModelTokenizer
 
 NAME = "raw"
 PROMPT_TOKENS = 128
+QUIET_CORES = 0.1  # of other processes: a pair with more is left out of the rows where two quieter ones are
 NOT_OURS = ("engine", "client", "raw", "raw engine", "elsewhere")
 
 
@@ -30,15 +31,15 @@ class Plan:
     requests: int  # a run
     in_flight: int
     output_tokens: int
-    pairs: int
-    budget_s: float  # of the paired runs: no further pair is begun when it would not fit; two are run anyway
+    pairs: int  # undisturbed ones
+    budget_s: float  # of the paired runs: no further pair is begun when it would not fit
     single: int  # requests a run at 1 in flight
     many: int  # requests a run at 32 in flight
     scale_pairs: int
     warm_up: int  # requests
 
 
-FULL = Plan(128, 64, 64, pairs=4, budget_s=330, single=4, many=64, scale_pairs=2, warm_up=64)
+FULL = Plan(128, 64, 64, pairs=4, budget_s=360, single=4, many=64, scale_pairs=2, warm_up=64)
 QUICK = Plan(64, 64, 16, pairs=2, budget_s=60, single=2, many=32, scale_pairs=1, warm_up=16)
 
 
@@ -108,17 +109,7 @@ def _measure(plan: Plan, arms: Arms, about: dict[str, Any], say: Callable[[str],
     say("warming up")
     for arm in ("raw", "stack"):
         arms.run(arm, arms.bodies(plan.warm_up, 8, "warm-up"), plan.in_flight)
-    runs, began = list[dict[str, Any]](), time.monotonic()
-    order = interleaved("raw", "stack", plan.pairs)
-    for number, arm in enumerate(order):
-        if number % 2 == 0 and number >= 4:
-            spent = time.monotonic() - began
-            if spent + spent / number * 2 > plan.budget_s:
-                break
-        # a pair's runs get the same prompts; two pairs get different ones
-        bodies = arms.bodies(plan.requests, plan.output_tokens, ("pair", number // 2))
-        runs.append(arms.run(arm, bodies, plan.in_flight))
-        say(f"{arm}: {runs[-1]['tokens_per_s']:.1f} tokens/s")
+    runs = _pairs(plan, arms, say)
     scale = list[dict[str, Any]]()
     for number, count in enumerate(interleaved("1", "32", plan.scale_pairs)):
         requests = plan.single if count == "1" else plan.many
@@ -142,21 +133,46 @@ def _measure(plan: Plan, arms: Arms, about: dict[str, Any], say: Callable[[str],
     )
 
 
+def _pairs(plan: Plan, arms: Arms, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Run pairs until enough were undisturbed or the time is up; two are run whatever happens."""
+    runs, began, pair, order = list[dict[str, Any]](), time.monotonic(), 0, interleaved("raw", "stack", 100)
+    while True:
+        # a pair's runs get the same prompts; two pairs get different ones
+        bodies = arms.bodies(plan.requests, plan.output_tokens, ("pair", pair))
+        for arm in order[2 * pair : 2 * pair + 2]:
+            runs.append(arms.run(arm, bodies, plan.in_flight))
+            say(f"{arm}: {runs[-1]['tokens_per_s']:.1f} tokens/s, {elsewhere(runs[-1]):.2f} cores elsewhere")
+        pair += 1
+        spent = time.monotonic() - began
+        both = zip(runs[::2], runs[1::2], strict=True)
+        quiet = sum(max(map(elsewhere, runs_of_pair)) <= QUIET_CORES for runs_of_pair in both)
+        if pair >= 2 and (quiet >= plan.pairs or spent + spent / pair > plan.budget_s):
+            return runs
+
+
+def elsewhere(run: dict[str, Any]) -> float:
+    """Return how many cores processes that are not the benchmark's kept busy during a run."""
+    return float(run["core_s"]["elsewhere"]) / float(run["wall_s"])
+
+
 def rows(
     plan: Plan, runs: Sequence[dict[str, Any]], scale: Sequence[dict[str, Any]], engine: str
 ) -> list[Row]:
     """Build the rows from the runs."""
     kind = "" if engine == "vllm" else f"{engine} engine, no model: says nothing about the product; "
-    order = [one["arm"] for one in runs]
-    ratios = paired(order, [one["tokens_per_s"] for one in runs], "raw")
+    pairs = quiet_pairs([elsewhere(one) for one in runs], QUIET_CORES)
+    used = [one for at in pairs for one in runs[2 * at : 2 * at + 2]]
+    ratios = paired([one["arm"] for one in used], [one["tokens_per_s"] for one in used], "raw")
+    busy = spread([elsewhere(one) for one in used])
     note = (
-        f"{kind}{len(ratios)} pairs of {plan.requests} requests, {PROMPT_TOKENS} in / {plan.output_tokens} out, "
-        f"{plan.in_flight} in flight, client on the same cores; {disturbance(runs)}"
+        f"{kind}{len(pairs)} of {len(runs) // 2} pairs, {plan.requests} requests a run, {PROMPT_TOKENS} in / "
+        f"{plan.output_tokens} out, {plan.in_flight} in flight, client on the same cores; processes that are "
+        f"not the benchmark's took {busy.low:.2f} to {busy.high:.2f} cores"
     )
     added = [
         ours(stack) - raw["core_s"]["raw"] / raw["tokens"] * 1000
         for raw, stack in (
-            sorted(runs[at : at + 2], key=lambda one: one["arm"] == "stack") for at in range(0, len(runs), 2)
+            sorted(used[at : at + 2], key=lambda one: one["arm"] == "stack") for at in range(0, len(used), 2)
         )
     ]
     in_flight = [str(one["in_flight"]) for one in scale]
@@ -178,12 +194,6 @@ def rows(
             f"{kind}whole stack, {plan.many} requests against {plan.single}, {plan.output_tokens} out",
         ),
     ]
-
-
-def disturbance(runs: Sequence[dict[str, Any]]) -> str:
-    """Say how many cores other processes of the machine kept busy meanwhile: they decide the spread."""
-    busy = spread([one["core_s"]["elsewhere"] / one["wall_s"] for one in runs])
-    return f"processes that are not the benchmark's took {busy.low:.1f} to {busy.high:.1f} cores"
 
 
 def ours(run: dict[str, Any]) -> float:

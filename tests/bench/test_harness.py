@@ -4,7 +4,18 @@ import json
 
 import pytest
 
-from bench.harness import Result, Row, interleaved, meets, paired, percentile, read_result, row, spread
+from bench.harness import (
+    Result,
+    Row,
+    interleaved,
+    meets,
+    paired,
+    percentile,
+    quiet_pairs,
+    read_result,
+    row,
+    spread,
+)
 
 
 def test_arms_swap_places_from_pair_to_pair() -> None:
@@ -34,6 +45,11 @@ def test_a_drifting_machine_leaves_the_ratio_alone() -> None:
     middle = spread(paired(order, values, over="A"))
     assert middle.low < 0.95 < middle.high
     assert middle.median == pytest.approx(0.95, abs=0.05)
+
+
+def test_pairs_are_chosen_by_their_disturbance_alone() -> None:
+    assert quiet_pairs([0.0, 0.1, 0.5, 0.0, 0.0, 0.0], 0.1) == [0, 2]
+    assert quiet_pairs([0.0, 0.1, 0.5, 0.0], 0.1) == [0, 1]  # one quiet pair shows no spread: all are taken
 
 
 def test_a_row_carries_the_median_and_the_extremes() -> None:

@@ -48,7 +48,15 @@ def test_rows_come_from_pairs() -> None:
     assert made["core_ms_per_token_ours"].low == pytest.approx(0.30)
     assert made["core_ms_per_token_ours"].high == pytest.approx(0.35)
     assert made["throughput_32_over_1"].value == 8
-    assert "2 pairs" in made["tokens_ratio"].note
+    assert "2 of 2 pairs" in made["tokens_ratio"].note
+
+
+def test_disturbed_pairs_are_left_out_and_counted() -> None:
+    quiet = [run("raw", 300), run("stack", 285), run("stack", 291), run("raw", 300)]
+    disturbed = [run("raw", 100, elsewhere=9.0), run("stack", 285)]
+    made = rows(QUICK, [*quiet, *disturbed], [run("stack", 30, 1), run("stack", 240, 32)], "vllm")
+    assert (made[0].low, made[0].high) == (0.95, 0.97)
+    assert "2 of 3 pairs" in made[0].note
 
 
 def test_a_run_without_a_model_says_so_in_every_row() -> None:
