@@ -26,6 +26,7 @@ from cli.stack.process import Program
 from cli.stack.progress import Progress
 from cli.stack.supervisor import Child, Supervisor
 from cli.stack.valkey import ValkeyServer
+from storage.broker import make_celery
 
 EngineKind = Literal["vllm", "deterministic"]
 API_PORT, FLOWER_PORT = 8000, 5555
@@ -150,6 +151,7 @@ class LocalStack:
             ),
         ]
         await _together(*map(self._start_child, children))
+        await asyncio.to_thread(_send_events, valkey.url_of(0), self.run.environment)
         await flower.look_again(self.run.flower_url, self.run.flower_auth)
         self.run.ready = True
         self._children_changed()
@@ -271,6 +273,15 @@ _ENGINE_ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "PYTHONUNBUFFERED": "1",
 }
+
+
+def _send_events(broker_url: str, environment: Mapping[str, str]) -> None:
+    """Have the worker tell Flower of every task from the first one on, and not from when Flower next asks."""
+    app = make_celery(
+        broker_url, key_prefix=(os.environ | dict(environment)).get("HEADRACE_KEY_PREFIX", "hr")
+    )
+    app.control.broadcast("enable_events", reply=True, limit=1, timeout=5.0)
+    app.close()
 
 
 async def _together(*steps: Coroutine[None, None, None]) -> None:
