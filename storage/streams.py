@@ -2,7 +2,8 @@
 
 Guarantees: sequence numbers of one task rise without gap or repeat, whoever writes. An append names its
 attempt and the next sequence number; it is refused once a newer attempt has opened the stream (the fence)
-or when the number is taken, so a stale worker can't write into a stream that moved on.
+or when another entry has the number, so a stale worker can't write into a stream that moved on. Opening and
+appending may be repeated, as they are when a connection broke before the answer: once done, they are done.
 What Redis loses, Postgres still knows: states and results live there; a reader that finds a gap is told so.
 
 Shapes: entry id `<sequence>-0`; fields t (event type), d (JSON data), k (token ids, little-endian uint32).
@@ -21,7 +22,8 @@ _NO_ATTEMPT = 2**31 - 1  # above every attempt number: who ends a task from outs
 FIRST_STORED = 2  # 1 is task.queued, which every reader derives from the task row
 
 # For each entry: look at the fence, append, publish; returns the places of the refused ones. XADD itself
-# refuses a number that is not above the last. There is no gap because the only writer counts by ones.
+# refuses a number that is not above the last: where that very entry stands, it was sent before and its answer
+# lost. There is no gap because the only writer counts by ones.
 _APPEND = """
 local refused = {}
 for i = 1, #KEYS, 2 do
@@ -40,7 +42,10 @@ for i = 1, #KEYS, 2 do
     end
     if type(added) == 'table' and added.err then
       if string.find(added.err, 'equal or smaller') then
-        refused[#refused + 1] = (i - 1) / 2
+        local there = redis.call('XRANGE', KEYS[i], sequence .. '-0', sequence .. '-0')[1]
+        if not there or there[2][2] ~= ARGV[a + 3] or there[2][4] ~= ARGV[a + 4] then
+          refused[#refused + 1] = (i - 1) / 2
+        end
       else
         return redis.error_reply(added.err)
       end
@@ -57,7 +62,7 @@ return refused
 # Raising the fence and reading what earlier attempts wrote is one step: nothing can be appended between.
 _OPEN = """
 local fence = tonumber(redis.call('GET', KEYS[2]) or '0')
-if fence >= tonumber(ARGV[1]) then return false end
+if fence > tonumber(ARGV[1]) then return false end
 redis.call('SET', KEYS[2], ARGV[1], 'EX', ARGV[2])
 return redis.call('XRANGE', KEYS[1], '-', '+')
 """
@@ -166,9 +171,10 @@ class EventStreams:
     async def close(self, task_id: str, type: str, data: bytes) -> None:
         """End the stream of a task that no attempt holds: no attempt can append after this."""
         earlier = await self.open(task_id, _NO_ATTEMPT)
-        if earlier is not None:
-            sequence = earlier[-1].sequence + 1 if earlier else FIRST_STORED
-            await self.append([Append(task_id, _NO_ATTEMPT, sequence, type, data)])
+        if earlier is None or (earlier and earlier[-1].type == type):
+            return  # closed before
+        sequence = earlier[-1].sequence + 1 if earlier else FIRST_STORED
+        await self.append([Append(task_id, _NO_ATTEMPT, sequence, type, data)])
 
     async def put_result(self, task_id: str, response: str) -> None:
         """Keep a final response where polling callers find it without asking Postgres."""

@@ -62,7 +62,7 @@ class ChunkWriter:
                 except (RedisError, OSError) as error:
                     log.warning("chunks_not_written", waiting=len(self._pending), error=str(error))
                     await asyncio.sleep(_RETRY_S)
-                    continue  # what did get through is refused when it is sent again, and looked at below
+                    continue  # what did get through is known when it is sent again
                 del self._pending[: len(batch)]
                 for entry in refused:
                     self._on_refused(entry)

@@ -62,8 +62,19 @@ async def test_a_stale_attempt_can_neither_append_nor_open(streams: EventStreams
 async def test_a_number_is_taken_once(streams: EventStreams) -> None:
     await streams.open(TASK, 1)
     await streams.append([delta(2)])
-    assert await streams.append([delta(2), delta(3)]) == [delta(2)]
+    other = Append(TASK, 1, 2, "task.delta", b'{"n":"another"}')
+    assert await streams.append([other, delta(3)]) == [other]
     assert numbers(await streams.read(TASK)) == [2, 3]
+
+
+async def test_what_is_sent_again_after_its_answer_was_lost_is_no_sign_of_another_attempt(
+    streams: EventStreams,
+) -> None:
+    assert await streams.open(TASK, 1) == []
+    assert await streams.open(TASK, 1) == []
+    await streams.append([delta(2), delta(3)])
+    assert await streams.append([delta(2), delta(3), delta(4)]) == []
+    assert numbers(await streams.read(TASK)) == [2, 3, 4]
 
 
 async def test_closing_ends_the_stream_and_fences_every_attempt_off(streams: EventStreams) -> None:
