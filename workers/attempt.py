@@ -138,12 +138,15 @@ class Attempt:
         if earlier is None:
             self.lose("newer attempt")
             return False
-        self._progress = Progress(self.claim.task_id, self.claim.attempt, earlier)
-        if self._progress.streamed and not self._progress.complete:
+        self._progress = Progress(self.claim.task_id, self.claim.attempt, earlier, n=self._body.get("n") or 1)
+        reason = None
+        if self._progress.torn:
+            reason = "torn"
+        elif self._progress.streamed and not self._progress.complete:
             reason = restart_reason(self._body)
-            if reason is not None:
-                log.info("restarted", task_id=self.claim.task_id, because=reason)
-                self._session.chunks.append(self._progress.restarted())
+        if reason is not None:
+            log.info("restarted", task_id=self.claim.task_id, because=reason)
+            self._session.chunks.append(self._progress.restarted())
         self._session.chunks.append(self._progress.started())
         return True
 

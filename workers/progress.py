@@ -16,15 +16,19 @@ from workers.engine import Delta, EngineUsage
 class Progress:
     """One task's output as its readers know it."""
 
-    def __init__(self, task_id: str, attempt: int, earlier: Sequence[Event]) -> None:
-        self._task_id, self._attempt = task_id, attempt
-        self._next = earlier[-1].sequence + 1 if earlier else FIRST_STORED
+    def __init__(self, task_id: str, attempt: int, earlier: Sequence[Event], *, n: int = 1) -> None:
+        """`n`: choices asked for."""
+        self._task_id, self._attempt, self._n = task_id, attempt, n
+        self._next = FIRST_STORED
+        self.torn = False  # Redis lost a part of what was streamed: what is left is not the output so far
         self._held: list[int] = []  # tokens not sent yet, some of whose text is still to come
         self._waiting: dict[int, _Waiting] = {}  # by choice
         self.choices: dict[int, ChoiceSoFar] = {}
         self.emitted: list[int] = []  # token ids of choice 0, sent by earlier attempts
         self.usage = Usage(0, 0, 0)  # of the whole task
         for event in earlier:
+            self.torn = self.torn or event.sequence != self._next
+            self._next = event.sequence + 1
             if event.type == events.RESTARTED:
                 self._void()
             elif event.type == events.DELTA:
@@ -42,10 +46,10 @@ class Progress:
     @property
     def complete(self) -> bool:
         """Whether the output ended: an attempt generated it all and was lost before it settled."""
-        return self.streamed and all(choice.finish_reason for choice in self.choices.values())
+        return len(self.choices) == self._n and all(choice.finish_reason for choice in self.choices.values())
 
     def _void(self) -> None:
-        self.choices, self.emitted, self.usage = {}, [], Usage(0, 0, 0)
+        self.choices, self.emitted, self.usage, self.torn = {}, [], Usage(0, 0, 0), False
 
     def _add(self, choices: list[dict[str, Any]]) -> None:
         for item in choices:

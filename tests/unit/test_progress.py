@@ -1,0 +1,52 @@
+"""What an attempt makes of the stream that earlier attempts left."""
+
+import orjson
+
+from schemas import events
+from schemas.completion import choice_delta
+from storage.streams import Event
+from workers.progress import Progress
+
+
+def delta(sequence: int, text: str, *, index: int = 0, finish: str | None = None) -> Event:
+    choices = [choice_delta(index, text, None, finish, None)]
+    data = orjson.dumps({"choices": choices, "tokens": [10, sequence]})
+    return Event(sequence, events.DELTA, data, (sequence,))
+
+
+def started(sequence: int, attempt: int = 1) -> Event:
+    return Event(sequence, events.STARTED, events.started_data(attempt))
+
+
+def restarted(sequence: int, attempt: int = 2) -> Event:
+    return Event(sequence, events.RESTARTED, events.started_data(attempt))
+
+
+def test_an_attempt_knows_what_was_streamed_and_counts_on() -> None:
+    progress = Progress("task_1", 2, [started(2), delta(3, "a"), delta(4, "b")])
+    assert "".join(progress.choices[0].text) == "ab"
+    assert progress.emitted == [3, 4]
+    assert not progress.torn
+    assert progress.started().sequence == 5
+
+
+def test_a_stream_whose_beginning_is_lost_is_no_output_to_continue_from() -> None:
+    assert Progress("task_1", 2, [delta(51, "rest", finish="stop")]).torn
+    assert Progress("task_1", 2, [started(2), delta(3, "a"), delta(51, "rest")]).torn
+
+
+def test_what_was_lost_before_a_restart_does_not_matter() -> None:
+    progress = Progress("task_1", 3, [delta(51, "void"), restarted(52), started(53), delta(54, "a")])
+    assert not progress.torn
+    assert progress.emitted == [54]
+    torn = Progress("task_1", 2, [delta(51, "void")])
+    torn.restarted()
+    assert not torn.torn
+    assert not torn.streamed
+
+
+def test_an_output_is_complete_once_each_of_its_choices_ended() -> None:
+    one = [started(2), delta(3, "a", finish="stop")]
+    assert Progress("task_1", 2, one).complete
+    assert not Progress("task_1", 2, one, n=2).complete
+    assert Progress("task_1", 2, [*one, delta(4, "b", index=1, finish="length")], n=2).complete
