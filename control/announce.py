@@ -17,7 +17,7 @@ async def announce(streams: EventStreams, task_id: str, state: TaskState, failur
         state,
         finish_reason=None,
         usage=None,
-        failure=None if state is TaskState.CANCELLED else failure,
+        failure=failure,
         failure_message=None,
     )
     try:

@@ -6,7 +6,6 @@ import orjson
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.announce import announce
-from core.failures import Failure
 from schemas import events
 from services.tend import rescue
 from storage.streams import EventStreams
@@ -23,8 +22,8 @@ class Rescue:
     async def __call__(self) -> Mapping[str, int]:
         """Rescue what is lost now; the outbox publishes what is queued again."""
         rescued = await rescue(self._database, limit=_LIMIT, count_streamed=self._count_streamed)
-        for task_id, state in rescued.ended:
-            await announce(self._streams, task_id, state, Failure.WORKER_LOST)
+        for task_id, state, failure in rescued.ended:
+            await announce(self._streams, task_id, state, failure)
         return {"requeued": len(rescued.requeued), "ended": len(rescued.ended)}
 
     async def _count_streamed(self, task_id: str) -> int:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.failures import Failure
-from core.pricing import Usage
+from core.pricing import Usage, cost_usd_micros
 from core.states import TaskState
 from storage import attempts, presence, tasks
-from storage.records import Ending
+from storage.records import Ending, Lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Rescued:
     """What one round did to expired leases."""
 
     requeued: list[str]
-    ended: list[tuple[str, TaskState]]
+    ended: list[tuple[str, TaskState, Failure | None]]  # id, state, and what its owner is told went wrong
 
 
 # Counts the tokens that the lost attempts streamed: they were generated, so a cancel charges them.
@@ -28,17 +28,30 @@ async def rescue(database: AsyncEngine, *, limit: int, count_streamed: CountStre
     """Queue tasks with an expired lease again, or end them where cancel, deadline or attempts say so."""
     async with database.begin() as connection:
         requeued = await attempts.rescue(connection, limit=limit)
-    endings = []
     async with database.begin() as connection:
-        for task_id, attempt, prompt_tokens, late in await attempts.find_lost(connection, limit=limit):
-            output_tokens = await count_streamed(task_id)
-            usage = Usage(prompt_tokens if output_tokens else 0, 0, output_tokens)
-            after, failure = TaskState.FAILED, Failure.WORKER_LOST
-            if late:
-                after, failure = TaskState.INCOMPLETE, Failure.DEADLINE
-            endings.append(Ending(task_id, attempt, after, usage, failure=failure))
+        endings = [
+            _ending(lost, await count_streamed(lost.task_id))
+            for lost in await attempts.find_lost(connection, limit=limit)
+        ]
         ended = await attempts.settle(connection, endings) if endings else {}
-    return Rescued(requeued, [(task_id, TaskState(state)) for task_id, state in ended.items()])
+    states = {task_id: TaskState(state) for task_id, state in ended.items()}
+    failures = {ending.task_id: ending.failure for ending in endings}
+    return Rescued(
+        requeued,
+        [
+            (task_id, state, None if state is TaskState.CANCELLED else failures[task_id])
+            for task_id, state in states.items()
+        ],
+    )
+
+
+def _ending(lost: Lost, output_tokens: int) -> Ending:
+    usage = Usage(lost.prompt_tokens if output_tokens else 0, 0, output_tokens)
+    state, failure = TaskState.FAILED, Failure.WORKER_LOST
+    if lost.late:
+        state, failure = TaskState.INCOMPLETE, Failure.DEADLINE
+    cost = cost_usd_micros(usage, lost.tariff)
+    return Ending(lost.task_id, lost.attempt, state, usage, cost, failure=failure)
 
 
 async def expire(database: AsyncEngine, *, limit: int) -> list[str]:

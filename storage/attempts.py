@@ -13,11 +13,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from core.failures import RULES, Failure
 from core.lanes import Lane, LengthClass, Priority
 from core.pricing import Tariff
-from storage.records import Claim, Ending, Held
+from storage.records import Claim, Ending, Held, Lost
 
 _IDS = sa.bindparam("ids", type_=sa.ARRAY(sa.Text))
 
-_CLAIM = sa.text("""
+# the price is the one at acceptance, whenever the task runs
+_PRICES = """(SELECT array[prompt_usd_micros, cached_usd_micros, output_usd_micros] FROM tariffs
+   WHERE tariffs.model = t.model AND valid_from <= t.created_at ORDER BY valid_from DESC LIMIT 1) AS prices"""
+
+_CLAIM = sa.text(f"""
 WITH locked AS MATERIALIZED (
   SELECT id FROM tasks WHERE id = ANY(:ids) AND state = 'queued' AND model = :model AND deadline_at > now()
   ORDER BY id FOR UPDATE
@@ -34,9 +38,7 @@ RETURNING t.id, t.tenant_id, t.attempt, t.url, p.request, t.max_output_tokens, t
   t.priority, t.failures,
   t.length_class,
   CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s,
-  -- the price is the one at acceptance, whenever the task runs
-  (SELECT array[prompt_usd_micros, cached_usd_micros, output_usd_micros] FROM tariffs
-   WHERE tariffs.model = t.model AND valid_from <= t.created_at ORDER BY valid_from DESC LIMIT 1) AS prices
+  {_PRICES}
 """).bindparams(_IDS)
 
 
@@ -160,6 +162,13 @@ SELECT id, state FROM ended
 """)
 
 
+def _message(end: Ending) -> str | None:
+    if end.failure is None:
+        return end.failure_message
+    # Postgres stores no NUL in text, and an engine's refusal may quote one
+    return (end.failure_message or RULES[end.failure].message).replace("\0", "\ufffd")
+
+
 async def settle(connection: AsyncConnection, endings: Sequence[Ending]) -> dict[str, str]:
     """End tasks: state, response, attempt record and ledger entry in one statement.
 
@@ -173,7 +182,7 @@ async def settle(connection: AsyncConnection, endings: Sequence[Ending]) -> dict
             "state": end.state,
             "finish_reason": end.finish_reason,
             "failure": end.failure,
-            "failure_message": end.failure_message or (RULES[end.failure].message if end.failure else None),
+            "failure_message": _message(end),
             "response": end.response,
             "prompt": end.usage.prompt_tokens,
             "cached": end.usage.cached_tokens,
@@ -250,7 +259,7 @@ async def rescue(connection: AsyncConnection, *, limit: int) -> list[str]:
 
 
 _LOST = sa.text(f"""
-SELECT id, attempt, prompt_tokens, deadline_at <= now() AS late FROM tasks
+SELECT id, attempt, prompt_tokens, deadline_at <= now() AS late, {_PRICES} FROM tasks t
 WHERE state IN ('in_progress', 'cancelling') AND lease_expires_at < now()
   AND (state = 'cancelling' OR failures + CAST(exposed AS int) >= max_attempts
        OR attempt >= max_attempts + {_MISFORTUNES} OR deadline_at <= now())
@@ -258,7 +267,10 @@ ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
 """)
 
 
-async def find_lost(connection: AsyncConnection, *, limit: int) -> list[tuple[str, int, int, bool]]:
-    """Lock expired leases that `rescue` leaves: (id, attempt, prompt tokens, deadline passed)."""
+async def find_lost(connection: AsyncConnection, *, limit: int) -> list[Lost]:
+    """Lock expired leases that `rescue` leaves: their tasks are to be ended."""
     rows = await connection.execute(_LOST, {"limit": limit})
-    return [(row.id, row.attempt, row.prompt_tokens, row.late) for row in rows]
+    return [
+        Lost(row.id, row.attempt, row.prompt_tokens, row.late, Tariff(*(row.prices or (0, 0, 0))))
+        for row in rows
+    ]

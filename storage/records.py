@@ -133,6 +133,17 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """A task whose lease ran out and that is not to be tried again."""
+
+    task_id: str
+    attempt: int
+    prompt_tokens: int  # as counted at admission
+    late: bool  # its deadline passed
+    tariff: Tariff  # as in Claim
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """How an attempt ends its task: one row of what `storage.settle` writes."""
 

@@ -150,9 +150,37 @@ async def test_a_task_that_loses_its_worker_too_often_fails_for_good_and_costs_n
         await set_exposed(database, new.id, attempt, True)
         await end_lease(database, new.id)
         rescued = await rescue(database, limit=10, count_streamed=nothing_streamed)
-    assert rescued.ended == [(new.id, TaskState.FAILED)]
+    assert rescued.ended == [(new.id, TaskState.FAILED, Failure.WORKER_LOST)]
     task = await read(database, new)
     assert (task.failure, task.attempt, task.cost_usd_micros) == (Failure.WORKER_LOST, 2, 0)
+
+
+async def test_a_task_lost_past_its_deadline_ends_for_that_in_its_row_and_for_whoever_announces_it(
+    database: AsyncEngine, caller: Caller
+) -> None:
+    new = await seed_task(database, caller)
+    await claimed(database, new)
+    await end_lease(database, new.id)
+    async with database.begin() as connection:
+        await connection.execute(sa.text("UPDATE tasks SET deadline_at = now()"))
+    rescued = await rescue(database, limit=10, count_streamed=nothing_streamed)
+    assert rescued.ended == [(new.id, TaskState.INCOMPLETE, Failure.DEADLINE)]
+    assert (await read(database, new)).failure is Failure.DEADLINE
+
+
+async def test_a_refusal_that_quotes_a_nul_character_is_stored(database: AsyncEngine, caller: Caller) -> None:
+    new = await seed_task(database, caller)
+    await claimed(database, new)
+    refused = Ending(
+        new.id,
+        1,
+        TaskState.FAILED,
+        USAGE,
+        failure=Failure.REQUEST_REJECTED,
+        failure_message="can't take 'a\0b'",
+    )
+    assert await settle(database, [refused]) == {new.id: TaskState.FAILED}
+    assert (await read(database, new)).failure_message == "can't take 'a\ufffdb'"
 
 
 async def test_a_drain_does_not_count_as_a_failed_attempt(database: AsyncEngine, caller: Caller) -> None:
@@ -246,10 +274,11 @@ async def test_a_task_whose_worker_died_while_it_was_cancelled_is_cancelled_not_
         return 7
 
     rescued = await rescue(database, limit=10, count_streamed=seven_streamed)
-    assert (rescued.requeued, rescued.ended) == ([], [(new.id, TaskState.CANCELLED)])
-    usage = (await read(database, new)).usage
-    assert usage is not None
-    assert usage.output_tokens == 7
+    assert (rescued.requeued, rescued.ended) == ([], [(new.id, TaskState.CANCELLED, None)])
+    task = await read(database, new)
+    streamed = Usage(prompt_tokens=10, cached_tokens=0, output_tokens=7)
+    assert (task.usage, task.cost_usd_micros) == (streamed, cost_usd_micros(streamed, TARIFF))
+    assert task.cost_usd_micros == 2
 
 
 async def test_a_queued_task_past_its_deadline_expires_and_is_not_claimed(
