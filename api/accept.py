@@ -60,6 +60,13 @@ async def measure(
         raise RequestError(400, str(error), "context_length_exceeded", within + "messages") from error
 
 
+def _encode(body: dict[str, object]) -> str:
+    try:
+        return orjson.dumps(body).decode()
+    except TypeError as error:  # orjson reads deeper nesting (1024) than it writes (254)
+        raise RequestError(400, "The body is nested too deeply.", "invalid_json") from error
+
+
 async def accept(
     state: ApiState,
     access: Access,
@@ -76,6 +83,7 @@ async def accept(
     """Admit, store and publish a task. Raises: RequestError, and then nothing was stored."""
     model = find_model(access, request.model, within + "model")
     body = engine_body(request)
+    encoded = _encode(body)
     lengths = await measure(state, model, request, body, within)
     lane = Lane(model.name, model.bounds.classify(lengths.total_tokens), priority)
     if await state.backlog.of(lane) >= state.settings.max_queued_tasks:
@@ -87,7 +95,7 @@ async def accept(
         caller=access.caller,
         lane=lane,
         url=url,
-        request=orjson.dumps(body).decode(),
+        request=encoded,
         prompt_tokens=lengths.prompt_tokens,
         max_output_tokens=lengths.max_output_tokens,
         deadline_s=deadline_s,

@@ -5,14 +5,16 @@ from typing import Any, TypeVar
 import orjson
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
+from api.sse import ClientGoneError
 from schemas.errors import RequestError, of_validation
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
 async def read_json(request: Request, max_bytes: int) -> tuple[bytes, dict[str, Any]]:
-    """Read the body as bytes and as an object. Raises: RequestError 400, 413, 415."""
+    """Read the body as bytes and as an object. Raises: RequestError 400, 413, 415, ClientGoneError."""
     kind = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise RequestError(415, "The body must be application/json.", "unsupported_media_type")
@@ -21,10 +23,13 @@ async def read_json(request: Request, max_bytes: int) -> tuple[bytes, dict[str, 
     if declared.isdigit() and int(declared) > max_bytes:
         raise too_large
     raw = bytearray()
-    async for piece in request.stream():  # a chunked body declares no length
-        raw += piece
-        if len(raw) > max_bytes:
-            raise too_large
+    try:
+        async for piece in request.stream():  # a chunked body declares no length
+            raw += piece
+            if len(raw) > max_bytes:
+                raise too_large
+    except ClientDisconnect as error:
+        raise ClientGoneError from error
     try:
         parsed = orjson.loads(raw)  # refuses NaN, lone surrogates and bottomless nesting
     except orjson.JSONDecodeError as error:

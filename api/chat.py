@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import orjson
+import structlog
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from redis.exceptions import RedisError
@@ -29,9 +30,11 @@ from schemas.errors import RequestError, overloaded
 from services.authenticate import Access
 from services.look_up import look_up, read_response
 from services.register import new_id
+from storage.errors import is_away
 from storage.streams import Event
 
 router = APIRouter(tags=["openai"])
+log = structlog.get_logger()
 URL = "/v1/chat/completions"
 _RETRY_AFTER_S = 5.0
 
@@ -200,30 +203,34 @@ class _Call:
             include_usage=include_usage,
         )
         opened = False
-        async for event in self._timed(first):
-            if event is None:
-                yield KEEPALIVE
-            elif event.type == events.DELTA:
-                frame = encoder.delta(event.data, _running_usage(event.data) if running_usage else None)
-                # the role goes with the first text, so that time to first token means what it says
-                yield frame if opened else encoder.opening(self._body.n or 1) + frame
-                opened = True
-            elif event.type == events.RESTARTED and opened:
-                # what was sent can't be taken back on this route
-                yield _error_frame(
-                    RequestError(503, "The answer had to be started again; ask again.", "restarted")
-                )
-                await self.cancel()
-                return
-            elif event.type in events.FINAL_STATES:
-                final = await self._final(event)
-                if final["status"] != TaskState.COMPLETED:
-                    yield _error_frame(self._error_of(final))
+        try:
+            async for event in self._timed(first):
+                if event is None:
+                    yield KEEPALIVE
+                elif event.type == events.DELTA:
+                    frame = encoder.delta(event.data, _running_usage(event.data) if running_usage else None)
+                    # the role goes with the first text, so that time to first token means what it says
+                    yield frame if opened else encoder.opening(self._body.n or 1) + frame
+                    opened = True
+                elif event.type == events.RESTARTED and opened:
+                    # what was sent can't be taken back on this route
+                    yield _error_frame(
+                        RequestError(503, "The answer had to be started again; ask again.", "restarted")
+                    )
+                    await self.cancel()
                     return
-                if include_usage:
-                    usage = final["usage"] or orjson.loads(await self._response())["usage"]
-                    yield encoder.usage(orjson.dumps(usage))
-                yield DONE
+                elif event.type in events.FINAL_STATES:
+                    final = await self._final(event)
+                    if final["status"] != TaskState.COMPLETED:
+                        yield _error_frame(self._error_of(final))
+                        return
+                    if include_usage:
+                        usage = final["usage"] or orjson.loads(await self._response())["usage"]
+                        yield encoder.usage(orjson.dumps(usage))
+                    yield DONE
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller must not take it for the end
+            log.warning("stream_broken", task_id=self.task_id, error=f"{type(error).__name__}: {error}")
+            yield _error_frame(_broken(error))
 
     def finisher(self, stack: AsyncExitStack) -> Any:
         """Return what ends a stream: an early leaver's task stops."""
@@ -245,6 +252,14 @@ def _running_usage(data: bytes) -> bytes:
     return orjson.dumps(
         {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
     )
+
+
+def _broken(error: Exception) -> RequestError:
+    if isinstance(error, RequestError):
+        return error
+    if is_away(error):
+        return overloaded("A store is away; ask again.", "store_unavailable", _RETRY_AFTER_S)
+    return RequestError(500, "Internal error.", "internal_error")
 
 
 def _error_frame(error: RequestError) -> bytes:

@@ -23,6 +23,7 @@ from storage.streams import Event, EventStreams, parse_live
 
 _SILENT_S = 3.0  # after this a task's row is asked whether it ended
 _SWEEP_S = 1.0
+_RETRY_S = 0.5  # between two reads of a store that is away
 log = structlog.get_logger()
 
 
@@ -75,6 +76,7 @@ class LiveEvents:
                 await self._pubsub.subscribe(channel)
             async with asyncio.timeout(5):
                 await self._confirmed[channel].wait()
+            follower.queue = asyncio.Queue()  # what came until now is stored, and that is read first
             yield Subscription(task_id, follower, self._streams)
         except TimeoutError as error:
             raise RedisError("no answer to a subscription") from error
@@ -151,34 +153,41 @@ class Subscription:
         None is yielded each time the stream was silent for `silence_s`. A final event with empty data says
         that the task ended without saying so in the stream: read its row.
         """
-        last = after
-        for event in await self._stored(last):
-            last = event.sequence
-            yield event
-            if event.type in events.FINAL_STATES:
-                return
+        last, behind = after, True  # behind: the store is to be read, at the start and after a gap
+        heard_at = time.monotonic()
         while True:
-            try:
-                async with asyncio.timeout(silence_s):
-                    live = await self._follower.queue.get()
-            except TimeoutError:
-                yield None
-                continue
-            if live is not None and live.sequence == 0:  # told by the sweep
-                yield Event(last + 1, live.type, b"")
-                return
-            if live is not None and live.sequence <= last:
-                continue
-            whole = live is not None and live.sequence == last + 1
-            for event in [live] if live is not None and whole else await self._stored(last):
+            found: list[Event] | None = await self._stored(last, silence_s) if behind else []
+            behind = found is None
+            if not found:
+                left_s = heard_at + silence_s - time.monotonic()
+                try:
+                    async with asyncio.timeout(min(left_s, _RETRY_S) if behind else left_s):
+                        live = await self._follower.queue.get()
+                except TimeoutError:
+                    if time.monotonic() >= heard_at + silence_s:
+                        yield None
+                        heard_at = time.monotonic()
+                    continue
+                if live is not None and live.sequence == 0:  # told by the sweep
+                    yield Event(last + 1, live.type, b"")
+                    return
+                if live is not None and live.sequence <= last:
+                    continue
+                behind = behind or live is None or live.sequence > last + 1
+                if behind or live is None:
+                    continue
+                found = [live]
+            for event in found:
                 last = event.sequence
                 yield event
+                heard_at = time.monotonic()
                 if event.type in events.FINAL_STATES:
                     return
 
-    async def _stored(self, after: int) -> list[Event]:
-        while True:
-            try:
+    async def _stored(self, after: int, timeout_s: float) -> list[Event] | None:
+        """Read the store; None while Redis is away, which loses nothing: its row tells of a task's end."""
+        try:
+            async with asyncio.timeout(timeout_s):
                 return await self._streams.read(self.task_id, after)
-            except RedisError:
-                await asyncio.sleep(0.5)  # the stream is kept open: nothing is lost by waiting
+        except (RedisError, TimeoutError):
+            return None

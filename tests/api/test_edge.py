@@ -66,6 +66,22 @@ async def test_a_body_that_is_no_good_gets_a_clear_refusal(
     assert accepted() == before
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/tasks"])
+async def test_a_body_nested_deeper_than_can_be_stored_is_refused(
+    http: httpx.AsyncClient, stack: Stack, accepted: Counter, path: str
+) -> None:
+    before = accepted()
+    nested = "[" * 300 + "]" * 300
+    chat = (
+        f'{{"model":"{stack.model}","messages":[{{"role":"user","content":"x"}}],'
+        f'"chat_template_kwargs":{{"a":{nested}}}}}'
+    )
+    body = chat if path == CHAT else f'{{"url":"{CHAT}","body":{chat}}}'
+    answer = await http.post(path, content=body, headers=JSON)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
+    assert accepted() == before
+
+
 async def test_a_chunked_body_is_bounded_too(http: httpx.AsyncClient) -> None:
     async def endless() -> object:
         for _ in range(100):
