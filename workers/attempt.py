@@ -50,11 +50,21 @@ class _Rejected(Exception):
 
 async def run(session: Session, task_id: str) -> None:
     """Run the next attempt of a task, if it may run."""
-    claim = await session.claim(task_id)
+    claiming = asyncio.ensure_future(session.claim(task_id))
+    try:
+        claim = await asyncio.shield(claiming)
+    except asyncio.CancelledError:
+        claim = await claiming  # a claim left to its lease would be blamed on the task
+        if claim is not None:
+            await Attempt(session, claim).interrupt()
+        raise
     if claim is None:
         log.info("claim_refused", task_id=task_id)
         return
     attempt = Attempt(session, claim)
+    earlier = session.running.get(task_id)
+    if earlier is not None:
+        earlier.lose("newer attempt")  # nobody else will tell it: leases and cancels go to the newest
     session.running[task_id] = attempt
     try:
         await attempt.run()
@@ -114,8 +124,7 @@ class Attempt:
             await self._end_or_retry(rejected.failure, rejected.message)
         except asyncio.CancelledError:
             await self._session.engine.abort(self.request_id)
-            drained = cancel_reason() == "drain"
-            await self._end_or_retry(Failure.WORKER_DRAINED if drained else Failure.TERMINATED)
+            await self.interrupt()
             raise
         except Exception:
             log.exception("attempt_failed", task_id=self.claim.task_id, attempt=self.claim.attempt)
@@ -125,6 +134,11 @@ class Attempt:
             deadline.cancel()
             if self._held_until is not None:
                 self._held_until.cancel()
+
+    async def interrupt(self) -> None:
+        """Hand back or end what the pool cancelled."""
+        drained = cancel_reason() == "drain"
+        await self._end_or_retry(Failure.WORKER_DRAINED if drained else Failure.TERMINATED)
 
     async def _open(self) -> bool:
         """Fence off earlier attempts and learn what they streamed; False when a newer one exists."""

@@ -1,0 +1,129 @@
+"""An attempt on a real Postgres and a real Valkey, with the engine that makes up its text."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import sqlalchemy as sa
+from redis.asyncio import Redis
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from core.states import TaskState
+from runtime.publishing import PublishingThread
+from runtime.settings import Settings
+from services.look_up import look_up
+from services.tend import rescue
+from storage.records import Caller, NewTask, Task
+from storage.streams import EventStreams
+from tests.support.seeds import MODEL, end_lease, opened, seed_caller, seed_task
+from tests.support.waiting import eventually, eventually_async
+from workers import attempt
+from workers.deterministic import DeterministicEngine
+from workers.deterministic_output import make_model
+from workers.session import Session
+
+BODY = f'{{"model":"{MODEL}","messages":[{{"role":"user","content":"x"}}]}}'
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
+    async with opened(database_url) as engine:
+        yield engine
+
+
+@pytest.fixture
+async def caller(database: AsyncEngine) -> Caller:
+    return await seed_caller(database)
+
+
+@pytest.fixture
+async def session(
+    database: AsyncEngine, database_url: str, broker_url: str, streams_url: str, tmp_path: Path
+) -> AsyncIterator[Session]:
+    """What the attempts of one worker share. Nothing renews leases, nothing is published."""
+    settings = Settings.model_validate(
+        {
+            "database_url": database_url,
+            "broker_url": broker_url,
+            "streams_url": streams_url,
+            "key_pepper": "pepper",
+            "model": MODEL,
+        }
+    )
+    make_model(tmp_path / "model")
+    engine = DeterministicEngine(MODEL, tmp_path / "model", max_num_seqs=4, step_s=0.05)
+    await engine.start()
+    redis = Redis.from_url(streams_url)
+    publisher = cast(PublishingThread, SimpleNamespace(put=lambda outgoing: None))
+    session = Session(settings, engine, database, EventStreams(redis, "hr", 60), publisher, lambda why: None)
+    yield session
+    await session.chunks.drain(5)
+    await session.chunks.stop()
+    await engine.stop()
+    await redis.aclose()
+
+
+async def read(database: AsyncEngine, new: NewTask) -> Task:
+    task = await look_up(database, new.caller.tenant_id, new.id)
+    assert task is not None
+    return task
+
+
+async def nothing_streamed(task_id: str) -> int:
+    return 0
+
+
+async def test_a_task_runs_to_its_end(session: Session, database: AsyncEngine, caller: Caller) -> None:
+    new = await seed_task(database, caller, request=BODY)
+    await attempt.run(session, new.id)
+    task = await read(database, new)
+    assert task.state is TaskState.COMPLETED
+    assert task.usage is not None
+    assert task.usage.output_tokens == 20
+
+
+async def test_an_attempt_whose_task_this_worker_claims_again_stops_at_once(
+    session: Session, database: AsyncEngine, caller: Caller
+) -> None:
+    new = await seed_task(database, caller, request=BODY)
+    first = asyncio.create_task(attempt.run(session, new.id))
+    await eventually(lambda: new.id in session.running and session.running[new.id].productive, what="tokens")
+    await end_lease(database, new.id)
+    await rescue(database, limit=10, count_streamed=nothing_streamed)
+    second = asyncio.create_task(attempt.run(session, new.id))
+    await eventually(lambda: session.running[new.id].claim.attempt == 2, what="claimed again")
+    engine = cast(DeterministicEngine, session.engine)
+    steps = engine.steps
+    await first
+    assert engine.steps < steps + 5, "the first attempt went on"
+    await second
+    task = await read(database, new)
+    assert (task.state, task.attempt) == (TaskState.COMPLETED, 2)
+
+
+async def test_a_task_claimed_while_the_worker_drains_goes_to_the_next_attempt_at_once(
+    session: Session, database: AsyncEngine, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "cancel_reason", lambda: "drain")
+    new = await seed_task(database, caller, request=BODY)
+    async with database.begin() as lock:
+        await lock.execute(sa.text("SELECT id FROM tasks FOR UPDATE"))
+        running = asyncio.create_task(attempt.run(session, new.id))
+        await eventually_async(lambda: _waits_for_a_lock(database), what="the claim waits for the row")
+        running.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    task = await read(database, new)
+    assert (task.state, task.attempt) == (TaskState.QUEUED, 1)
+
+
+async def _waits_for_a_lock(database: AsyncEngine) -> bool:
+    async with database.connect() as connection:
+        waiting = await connection.scalar(
+            sa.text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        )
+    return bool(waiting)
