@@ -23,6 +23,7 @@ from storage.streams import Event, EventStreams, parse_live
 
 _SILENT_S = 3.0  # after this a task's row is asked whether it ended
 _SWEEP_S = 1.0
+_CONNECT_S = 2.0  # at the start, before requests are served without live events
 _RETRY_S = 0.5  # between two reads of a store that is away
 log = structlog.get_logger()
 
@@ -44,6 +45,7 @@ class LiveEvents:
         self._confirmed: dict[bytes, asyncio.Event] = {}
         self._ids: dict[bytes, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._connected = asyncio.Event()  # for the first time: the client can't connect twice at once
 
     @property
     def followed(self) -> int:
@@ -53,6 +55,9 @@ class LiveEvents:
     async def start(self) -> None:
         """Begin to read. Redis may be away: the reader goes on trying."""
         self._tasks = [asyncio.create_task(self._read_all()), asyncio.create_task(self._sweep())]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CONNECT_S):
+                await self._connected.wait()
 
     async def stop(self) -> None:
         """Close the connection."""
@@ -65,6 +70,8 @@ class LiveEvents:
     @asynccontextmanager
     async def subscription(self, task_id: str) -> AsyncIterator["Subscription"]:
         """Hold a subscription; what is published after entering is not missed. Raises: RedisError."""
+        if not self._connected.is_set():
+            raise RedisError("not connected yet")
         channel = self._streams.channel(task_id).encode()
         follower = _Follower()
         first = channel not in self._followers
@@ -94,6 +101,7 @@ class LiveEvents:
                 if not self._pubsub.subscribed:
                     # a channel nobody publishes on: the connection must be subscribed to something
                     await self._pubsub.subscribe(self._streams.channel("idle"))
+                    self._connected.set()
                 message = await self._pubsub.get_message(timeout=60)
                 if message is not None:
                     self._dispatch(message)
@@ -104,6 +112,9 @@ class LiveEvents:
                 await asyncio.sleep(0.2)
                 with suppress(RedisError, OSError):
                     await self._pubsub.connect()  # type: ignore[no-untyped-call] # subscribes again
+            except Exception as error:  # noqa: BLE001 - a reader that ended would leave the process deaf
+                log.error("live_event_not_read", error=f"{type(error).__name__}: {error}")
+                await asyncio.sleep(0.2)
 
     def _dispatch(self, message: dict[str, Any]) -> None:
         channel = message["channel"]

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from storage.broker import TASK_NAME, declare
 from storage.errors import STORE_ERRORS
 from storage.presence import WorkerRow
 from storage.records import Model
-from workers import attempt, bootsteps
+from workers import attempt, bootsteps, celery_private
 from workers.engine import Engine
 from workers.keeper import EngineKeeper
 from workers.leases import hear_cancels, renew_leases
@@ -62,10 +62,10 @@ class Worker:
             settings, self._engine, self._database, streams, self._publisher, self._keeper.died
         )
         self._tasks = [
-            asyncio.create_task(renew_leases(self._session)),
-            asyncio.create_task(hear_cancels(self._session, self._redis)),
-            asyncio.create_task(self._keeper.keep()),
-            asyncio.create_task(self._describe()),
+            duty(renew_leases(self._session)),
+            duty(hear_cancels(self._session, self._redis)),
+            duty(self._keeper.keep()),
+            duty(self._describe()),
         ]
         self._state = "ready"
         log.info("ready", model=settings.model, engine=self._engine.info.kind)
@@ -124,6 +124,20 @@ class Worker:
             except STORE_ERRORS as error:
                 log.warning("worker_row_not_written", error=type(error).__name__)
             await asyncio.sleep(_DESCRIBE_S)
+
+
+def duty(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Run what a worker does all its life; should it end by itself, the worker drains and ends too."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(_end_worker)
+    return task
+
+
+def _end_worker(task: asyncio.Task[None]) -> None:
+    # Without one of them a worker looks alive and does harm: leases that nobody renews are taken for lost
+    if not task.cancelled():
+        log.critical("duty_ended", duty=str(task.get_coro()), exc_info=task.exception())
+        celery_private.request_stop()
 
 
 def build_engine(settings: Settings, model: Model) -> Engine:

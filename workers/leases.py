@@ -6,6 +6,7 @@ cancels (a state says so) and about lost attempts (they are missing); the cancel
 
 import asyncio
 import time
+from contextlib import suppress
 
 import structlog
 from redis.asyncio import Redis
@@ -64,4 +65,5 @@ async def hear_cancels(session: Session, redis: Redis) -> None:
             log.warning("cancels_not_heard", error=str(error))
             await asyncio.sleep(0.5)
         finally:
-            await pubsub.aclose()  # type: ignore[no-untyped-call]
+            with suppress(RedisError, OSError):
+                await pubsub.aclose()  # type: ignore[no-untyped-call]

@@ -4,11 +4,13 @@ import asyncio
 import time
 from typing import Any, cast
 
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from api.live import Subscription, _Follower
+from api.live import LiveEvents, Subscription, _Follower
 from schemas import events
-from storage.streams import Event, EventStreams
+from storage.streams import Append, Event, EventStreams
 
 DELTA = Event(2, events.DELTA, b"{}")
 COMPLETED = Event(3, "task.completed", b"{}")
@@ -65,6 +67,25 @@ async def test_a_gap_in_what_is_heard_is_closed_from_the_store() -> None:
         store.stored = [DELTA, COMPLETED]
         follower.queue.put_nowait(COMPLETED)
         assert await hearing == [DELTA, COMPLETED]
+
+
+async def test_a_message_that_makes_no_sense_does_not_make_the_process_deaf(streams_url: str) -> None:
+    redis = Redis.from_url(streams_url)
+    streams = EventStreams(redis, "hr", 60)
+    database = create_async_engine("postgresql+asyncpg://nobody@127.0.0.1:1/none")
+    live = LiveEvents(redis, streams, database)
+    await live.start()
+    async with asyncio.timeout(10), live.subscription("task_1") as subscription:
+        hearing = asyncio.ensure_future(_collect(subscription.events(1, 5)))
+        await redis.publish(streams.channel("task_1"), b"nonsense")
+        await streams.open("task_1", 1)
+        await streams.append([Append("task_1", 1, 2, "task.completed", b"{}")])
+        assert [event.type for event in await hearing] == ["task.completed"]
+    async with asyncio.timeout(10), live.subscription("task_2"):
+        pass
+    await live.stop()
+    await redis.aclose()
+    await database.dispose()
 
 
 async def _collect(heard: Any) -> list[Event]:
