@@ -15,17 +15,17 @@ from services.authenticate import Access
 from services.register import new_id
 from services.submit import IdempotencyKey, KeyReusedError, submit
 from storage.outbox import Outgoing
-from storage.records import Model, NewTask
+from storage.records import Model, NewTask, Task
 
 _LARGE_CHARACTERS = 20_000  # counted off the event loop: about 5 ms
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A task that is ours now; `replayed` when an idempotency key named an earlier one."""
+    """A task that is ours now; `task` is None when an idempotency key named an earlier one."""
 
     task_id: str
-    replayed: bool = False
+    task: Task | None
 
 
 def find_model(access: Access, name: str, param: str) -> Model:
@@ -103,12 +103,12 @@ async def accept(
         metadata=metadata or {},
     )
     try:
-        earlier = await submit(state.database, new, idempotency)
+        accepted = await submit(state.database, new, idempotency)
     except KeyReusedError as error:
         raise RequestError(
             422, "This Idempotency-Key was used with another body.", "idempotency_key_reused"
         ) from error
-    if earlier is not None:
-        return Accepted(earlier, replayed=True)
+    if isinstance(accepted, str):
+        return Accepted(accepted, None)
     state.publisher.put(Outgoing(new.id, lane))
-    return Accepted(new.id)
+    return Accepted(new.id, accepted)

@@ -115,9 +115,12 @@ async def create(request: Request, access: Caller) -> Response:
             task_id=task_id,
             within="body.",
         )
-        if subscription is not None and not accepted.replayed:
+        task = accepted.task
+        if subscription is not None and task is not None:
             await unless_gone(request, _ended(subscription, wait_s))
-    task = await find_task(state, access, accepted.task_id)
+            task = None
+    if task is None:  # of earlier, or waited for
+        task = await find_task(state, access, accepted.task_id)
     headers = {"Location": f"/v1/tasks/{task.id}"}
     if wait_s > 0:
         headers["Preference-Applied"] = f"wait={wait_s:g}"

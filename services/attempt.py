@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.failures import RULES, Failure
 from core.states import TaskState
 from storage import attempts, tasks
+from storage.autocommit import autocommit
 from storage.records import Claim, Ending, Held
 
 
@@ -41,20 +42,20 @@ async def claim(database: AsyncEngine, task_ids: Sequence[str], holder: Holder) 
 
 async def renew(database: AsyncEngine, running: Sequence[Held], lease_s: float) -> dict[str, TaskState]:
     """Renew leases; return the state of each task still held. A missing one belongs to someone else."""
-    async with database.begin() as connection:
+    async with autocommit(database) as connection:
         held = await attempts.renew(connection, running, lease_s=lease_s)
     return {task_id: TaskState(state) for task_id, state in held.items()}
 
 
 async def set_exposed(database: AsyncEngine, task_id: str, attempt: int, exposed: bool) -> bool:
     """Note whether a suspect is in the engine without a token; False when it is held no more."""
-    async with database.begin() as connection:
+    async with autocommit(database) as connection:
         return await attempts.set_exposed(connection, task_id, attempt, exposed)
 
 
 async def settle(database: AsyncEngine, endings: Sequence[Ending]) -> dict[str, TaskState]:
     """End tasks with their results; return the state of each that was this attempt's to end."""
-    async with database.begin() as connection:
+    async with autocommit(database) as connection:
         ended = await attempts.settle(connection, endings)
     return {task_id: TaskState(state) for task_id, state in ended.items()}
 
@@ -69,7 +70,7 @@ async def hand_back(
     """
     rule = RULES[failure]
     blame = rule.counts and (exposed or not rule.blames_exposed)
-    async with database.begin() as connection:
+    async with autocommit(database) as connection:
         return await attempts.hand_back(
             connection, task_id, attempt, failure, blame=blame, in_broker=in_broker
         )

@@ -6,6 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core import keys
 from storage import identities, registry
+from storage.autocommit import autocommit
 from storage.records import Caller, Model
 
 
@@ -21,7 +22,7 @@ async def authenticate(database: AsyncEngine, key_text: str, pepper: bytes) -> A
     """Return what the key gives access to; None for a key that is wrong, revoked or expired."""
     if not keys.is_well_formed(key_text):
         return None
-    async with database.connect() as connection:
+    async with autocommit(database) as connection:
         stored = await identities.find_key(connection, keys.lookup_of(key_text))
         if stored is None or not keys.matches(key_text, pepper, stored.digest):
             return None

@@ -3,6 +3,7 @@
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from storage import presence
+from storage.autocommit import autocommit
 
 _SERVING = frozenset({"ready", "draining"})  # a draining worker still finishes tasks: not to be ended early
 
@@ -13,7 +14,7 @@ class NotServingError(Exception):
 
 async def check_worker(database: AsyncEngine, name: str, *, within_s: float) -> str:
     """The state of a worker that serves and was seen within that time. Raises: NotServingError."""
-    async with database.connect() as connection:
+    async with autocommit(database) as connection:
         state = await presence.seen_worker_state(connection, name, within_s=within_s)
     if state is None:
         raise NotServingError(f"worker {name} was not seen within {within_s:g} s")
@@ -24,7 +25,7 @@ async def check_worker(database: AsyncEngine, name: str, *, within_s: float) -> 
 
 async def check_leader(database: AsyncEngine, role: str) -> str:
     """Who leads the role now. Raises: NotServingError."""
-    async with database.connect() as connection:
+    async with autocommit(database) as connection:
         holder = await presence.leader_of(connection, role)
     if holder is None:
         raise NotServingError(f"nobody leads {role}")

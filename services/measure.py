@@ -5,21 +5,22 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.states import TaskState
 from storage import tasks
+from storage.autocommit import autocommit
 
 
 async def count_queued(database: AsyncEngine) -> dict[tuple[str, str, str], int]:
     """Count queued tasks by (model, length class, priority)."""
-    async with database.connect() as connection:
+    async with autocommit(database) as connection:
         return await tasks.count_queued(connection)
 
 
 async def final_states(database: AsyncEngine, task_ids: list[str]) -> dict[str, TaskState]:
     """Say which of the tasks are final."""
-    async with database.connect() as connection:
+    async with autocommit(database) as connection:
         return await tasks.final_states(connection, task_ids)
 
 
 async def ping(database: AsyncEngine) -> None:
     """Prove that Postgres answers. Raises: sqlalchemy.exc.SQLAlchemyError, OSError."""
-    async with database.connect() as connection:
+    async with autocommit(database) as connection:
         await connection.execute(text("SELECT 1"))

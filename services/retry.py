@@ -6,6 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.register import new_id
 from storage import tasks
+from storage.autocommit import autocommit
 from storage.outbox import Outgoing
 from storage.records import Task
 
@@ -26,5 +27,5 @@ async def retry(database: AsyncEngine, task_id: str, tenant_id: str | None = Non
 
 async def list_dead(database: AsyncEngine, *, limit: int) -> list[Task]:
     """List tasks of all tenants that ran out of attempts, newest first."""
-    async with database.connect() as connection:
+    async with autocommit(database) as connection:
         return await tasks.list_dead(connection, limit=limit)

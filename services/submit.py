@@ -6,7 +6,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from storage import tasks
-from storage.records import NewTask
+from storage.autocommit import autocommit
+from storage.records import NewTask, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,32 +24,36 @@ class KeyReusedError(Exception):
 
 async def submit(
     database: AsyncEngine, new: NewTask, idempotency: IdempotencyKey | None = None
-) -> str | None:
-    """Accept a task. Return the id of the task accepted earlier under the same key, else None.
+) -> Task | str:
+    """Accept a task and return it, or the id of the task accepted earlier under the same key.
 
     Raises: KeyReusedError.
     """
+    if idempotency is None:
+        async with autocommit(database) as connection:
+            return await _insert(connection, new)
     try:
         async with database.begin() as connection:
-            if idempotency is not None:
-                earlier = await _earlier(connection, new, idempotency)
-                if earlier is not None:
-                    return earlier
-            await tasks.insert_tasks(connection, [new])
-            if idempotency is not None:
-                await tasks.remember_idempotency_key(
-                    connection, new.caller.tenant_id, idempotency.key, idempotency.body_digest, new.id
-                )
+            earlier = await _earlier(connection, new, idempotency)
+            if earlier is not None:
+                return earlier
+            task = await _insert(connection, new)
+            await tasks.remember_idempotency_key(
+                connection, new.caller.tenant_id, idempotency.key, idempotency.body_digest, new.id
+            )
+            return task
     except IntegrityError:
-        if idempotency is None:
-            raise
         # The same key at the same moment: the other transaction committed first, this one left nothing.
-        async with database.connect() as connection:
+        async with autocommit(database) as connection:
             earlier = await _earlier(connection, new, idempotency)
         if earlier is None:
             raise
         return earlier
-    return None
+
+
+async def _insert(connection: AsyncConnection, new: NewTask) -> Task:
+    times = await tasks.insert_tasks(connection, [new])
+    return Task.accepted(new, *times[new.id])
 
 
 async def _earlier(connection: AsyncConnection, new: NewTask, idempotency: IdempotencyKey) -> str | None:

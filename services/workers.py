@@ -3,6 +3,7 @@
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from storage import presence, registry
+from storage.autocommit import autocommit
 from storage.presence import WorkerRow
 from storage.records import Model
 
@@ -13,7 +14,7 @@ class UnknownModelError(LookupError):
 
 async def find_model(database: AsyncEngine, name: str) -> Model:
     """Read a model's registration. Raises: UnknownModelError."""
-    async with database.connect() as connection:
+    async with autocommit(database) as connection:
         model = await registry.get_model(connection, name)
     if model is None:
         raise UnknownModelError(f"the model {name!r} is not registered: `headrace model add`")

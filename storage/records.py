@@ -75,6 +75,33 @@ class Task:
     metadata: dict[str, str]
 
     @classmethod
+    def accepted(cls, new: NewTask, created_at: datetime, deadline_at: datetime) -> "Task":
+        """Build what was just inserted, so that it need not be read back."""
+        return cls(
+            id=new.id,
+            tenant_id=new.caller.tenant_id,
+            lane=new.lane,
+            url=new.url,
+            state=TaskState.QUEUED,
+            attempt=0,
+            prompt_tokens=new.prompt_tokens,
+            max_output_tokens=new.max_output_tokens,
+            created_at=created_at,
+            deadline_at=deadline_at,
+            started_at=None,
+            finished_at=None,
+            finish_reason=None,
+            failure=None,
+            failure_message=None,
+            usage=None,
+            cost_usd_micros=None,
+            ttft_ms=None,
+            purged=False,
+            retry_of=new.retry_of,
+            metadata=new.metadata,
+        )
+
+    @classmethod
     def of(cls, row: Any) -> "Task":
         """Build from a row of `storage.tasks.SELECT_TASK`."""
         usage = None

@@ -1,6 +1,7 @@
 """Reading and accepting tasks, and ending those that no attempt holds. See `storage.attempts` for the rest."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import orjson
 import sqlalchemy as sa
@@ -22,18 +23,24 @@ WITH new AS (
     id text, tenant_id text, key_id text, model text, url text, priority text, length_class text,
     max_attempts int, prompt_tokens int, max_output_tokens int, deadline_s float8, metadata jsonb, request text,
     retry_of text)
-), inserted AS (
+), payloads AS (
+  INSERT INTO task_payloads (task_id, request) SELECT id, request FROM new
+)
   INSERT INTO tasks (id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
                      max_output_tokens, deadline_at, metadata, retry_of)
   SELECT id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
          max_output_tokens, now() + make_interval(secs => deadline_s), metadata, retry_of FROM new
-)
-INSERT INTO task_payloads (task_id, request) SELECT id, request FROM new
+  RETURNING id, created_at, deadline_at
 """)
 
 
-async def insert_tasks(connection: AsyncConnection, new: Sequence[NewTask]) -> None:
-    """Insert tasks and their payloads in one statement. Raises: IntegrityError on an id used before."""
+async def insert_tasks(
+    connection: AsyncConnection, new: Sequence[NewTask]
+) -> dict[str, tuple[datetime, datetime]]:
+    """Insert tasks and their payloads in one statement; return id → (created, deadline).
+
+    Raises: IntegrityError on an id used before.
+    """
     rows = [
         {
             "id": task.id,
@@ -53,7 +60,8 @@ async def insert_tasks(connection: AsyncConnection, new: Sequence[NewTask]) -> N
         }
         for task in new
     ]
-    await connection.execute(_INSERT, {"rows": orjson.dumps(rows).decode()})
+    inserted = await connection.execute(_INSERT, {"rows": orjson.dumps(rows).decode()})
+    return {row.id: (row.created_at, row.deadline_at) for row in inserted}
 
 
 async def get_task(connection: AsyncConnection, tenant_id: str, task_id: str) -> Task | None:

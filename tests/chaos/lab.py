@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -171,6 +171,23 @@ class Lab:
         """Start a worker; ready when it consumes."""
         settings = {"HEADRACE_WORKER_NAME": name, **settings}
         return await self.start(name, "worker", ready=f"{name} ready.", prefix=prefix, **settings)
+
+    @asynccontextmanager
+    async def keeping_worker(self, name: str) -> AsyncIterator[None]:
+        """Start a worker again whenever it ended, as an orchestrator does."""
+
+        async def keep() -> None:
+            while True:
+                if self.child(name).process.poll() is not None:
+                    await self.start_worker(name)
+                await asyncio.sleep(0.1)
+
+        keeping = asyncio.create_task(keep())
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
 
     async def post(self, path: str) -> httpx.Response:
         """Ask the API."""

@@ -40,7 +40,7 @@ async def test_leases_do_not_depend_on_a_workers_clock(lab: Lab, skew: str) -> N
     faketime = shutil.which("faketime")
     if faketime is None:
         pytest.skip("needs the faketime command")
-    prefix = [faketime, "-f", skew, "--exclude-monotonic"]
+    prefix = [faketime, "--exclude-monotonic", "-f", skew]
     skewed = await lab.start_worker("w1", prefix=prefix)
     await lab.start_worker("w2")
     run = Run(lab)

@@ -74,7 +74,7 @@ async def test_a_worker_keeps_finished_results_while_postgres_is_away(lab: Lab) 
 
 @pytest.mark.full
 async def test_a_full_redis_refuses_at_admission_and_drops_nothing(lab: Lab) -> None:
-    worker = await lab.start_worker("w1")
+    await lab.start_worker("w1")
     run = Run(lab, max_tokens=20)
     await run.begin()
     with lab.valkey.client(0) as client:
@@ -91,9 +91,8 @@ async def test_a_full_redis_refuses_at_admission_and_drops_nothing(lab: Lab) -> 
         await eventually_async(refuses, what="admission refuses")
     with lab.valkey.client(0) as client:
         client.config_set("maxmemory", 0)
-    if worker.process.poll() is not None:  # a write to a full broker ends Celery's consumer
-        await lab.start_worker("w1")
-    await run.finish(within_s=90)
+    async with lab.keeping_worker("w1"):  # a write to a full broker ends Celery's consumer
+        await run.finish(within_s=90)
     await run.check()
 
 

@@ -320,7 +320,9 @@ async def test_an_accepted_task_stays_in_the_outbox_until_the_broker_has_it(
 async def test_the_same_idempotency_key_and_body_is_one_task(database: AsyncEngine, caller: Caller) -> None:
     first, second = new_task(caller), new_task(caller)
     key = IdempotencyKey("k", b"digest")
-    assert await submit(database, first, key) is None
+    accepted = await submit(database, first, key)
+    assert not isinstance(accepted, str)
+    assert accepted == await read(database, first)
     assert await submit(database, second, key) == first.id
     assert await look_up(database, caller.tenant_id, second.id) is None
     with pytest.raises(KeyReusedError):
