@@ -41,7 +41,7 @@ async def follow(
     except RedisError as error:
         await stack.aclose()
         raise overloaded("Streams are not available; poll the task.", "streams_unavailable", 5) from error
-    except RequestError:
+    except BaseException:
         await stack.aclose()
         raise
 
@@ -72,7 +72,9 @@ async def _has_more(state: ApiState, task: Task, cursor: int) -> bool:
             raise gone
         return True
     if newest.sequence <= cursor:
-        return newest.type not in events.FINAL_STATES
+        if newest.sequence < cursor and task.state not in FINAL:
+            raise gone  # Redis lost the stream that the cursor is of
+        return newest.sequence == cursor and newest.type not in events.FINAL_STATES
     stored = await state.streams.first_after(task.id, cursor)
     if stored is not None and stored.sequence > max(cursor, 1) + 1:
         raise gone

@@ -68,6 +68,12 @@ class PublishingThread:
             except BrokerUnavailableError as error:
                 log.warning("publish_failed", tasks=len(batch), error=str(error))
                 continue
+            except Exception:
+                log.exception(
+                    "publish_failed", tasks=len(batch)
+                )  # what ended the thread would delay every task
+                self._publisher.close()
+                continue
             if batch:
                 self._mark([item.task_id for item in batch])
 

@@ -105,6 +105,21 @@ async def test_a_cursor_at_the_end_has_no_content(http: httpx.AsyncClient, stack
     assert (await http.get(f"{path}?starting_after={last}")).status_code == 204
 
 
+async def test_a_cursor_beyond_the_end_is_of_a_stream_that_was_lost(
+    http: httpx.AsyncClient, stack: Stack
+) -> None:
+    task = await submit(http, stack, max_tokens=3000)
+    path = f"/v1/tasks/{task['id']}/events"
+    async for event in read_events(http, path):
+        if event["type"] == "task.delta":
+            break
+    answer = await http.get(f"{path}?starting_after=999999")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (410, "events_expired")
+    await http.post(f"/v1/tasks/{task['id']}/cancel")
+    last = [event async for event in read_events(http, path)][-1]["sequence"]
+    assert (await http.get(f"{path}?starting_after={last + 1}")).status_code == 204
+
+
 @pytest.mark.parametrize("cursor", ["-1", "x", "1.5", "9" * 30])
 async def test_a_cursor_that_is_none_is_refused(http: httpx.AsyncClient, stack: Stack, cursor: str) -> None:
     task = await submit(http, stack)
