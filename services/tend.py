@@ -9,6 +9,7 @@ from core.failures import Failure
 from core.pricing import Usage, cost_usd_micros
 from core.states import TaskState
 from storage import attempts, presence, tasks
+from storage.autocommit import autocommit
 from storage.records import Ending, Lost
 
 
@@ -28,12 +29,17 @@ async def rescue(database: AsyncEngine, *, limit: int, count_streamed: CountStre
     """Queue tasks with an expired lease again, or end them where cancel, deadline or attempts say so."""
     async with database.begin() as connection:
         requeued = await attempts.rescue(connection, limit=limit)
-    async with database.begin() as connection:
-        endings = [
-            _ending(lost, await count_streamed(lost.task_id))
-            for lost in await attempts.find_lost(connection, limit=limit)
-        ]
-        ended = await attempts.settle(connection, endings) if endings else {}
+    async with autocommit(database) as connection:
+        found = await attempts.find_lost(connection, limit=limit)
+    # counted before anything is locked: Redis may be slow to answer
+    streamed = {lost.task_id: await count_streamed(lost.task_id) for lost in found}
+    endings: list[Ending] = []
+    ended: dict[str, str] = {}
+    if streamed:
+        async with database.begin() as connection:
+            still = await attempts.find_lost(connection, limit=limit)
+            endings = [_ending(lost, streamed[lost.task_id]) for lost in still if lost.task_id in streamed]
+            ended = await attempts.settle(connection, endings)
     states = {task_id: TaskState(state) for task_id, state in ended.items()}
     failures = {ending.task_id: ending.failure for ending in endings}
     return Rescued(
