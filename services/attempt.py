@@ -61,16 +61,13 @@ async def settle(database: AsyncEngine, endings: Sequence[Ending]) -> dict[str, 
 
 
 async def hand_back(
-    database: AsyncEngine, task_id: str, attempt: int, failure: Failure, *, exposed: bool, in_broker: bool
+    database: AsyncEngine, task_id: str, attempt: int, failure: Failure, *, exposed: bool
 ) -> bool:
     """Give a running task to its next attempt; False when it is not to have one.
 
     `exposed`: it was in the engine without having produced a token, so a death there may be its fault.
-    `in_broker` says that its message goes back to the broker too, so that none need be published.
     """
     rule = RULES[failure]
     blame = rule.counts and (exposed or not rule.blames_exposed)
     async with autocommit(database) as connection:
-        return await attempts.hand_back(
-            connection, task_id, attempt, failure, blame=blame, in_broker=in_broker
-        )
+        return await attempts.hand_back(connection, task_id, attempt, failure, blame=blame)

@@ -208,7 +208,7 @@ WITH locked AS MATERIALIZED (
   ORDER BY t.id {limit} FOR UPDATE OF t
 ), requeued AS (
   UPDATE tasks t SET state = 'queued', lease_expires_at = NULL, exposed = false,
-    published_at = {published}, failures = failures + locked.blame
+    published_at = NULL, failures = failures + locked.blame
   FROM locked WHERE t.id = locked.id
   RETURNING t.*
 ), history AS (
@@ -222,7 +222,6 @@ _HAND_BACK = sa.text(
         blame="CAST(:blame AS int)",
         which="t.id = :id AND t.attempt = :attempt",
         limit="",
-        published="CASE WHEN :in_broker THEN published_at END",
         misfortunes=_MISFORTUNES,
     )
 )
@@ -231,23 +230,20 @@ _RESCUE = sa.text(
         blame="CAST(t.exposed AS int)",
         which="t.lease_expires_at < now() AND t.deadline_at > now()",
         limit="LIMIT :limit",
-        published="NULL",
         misfortunes=_MISFORTUNES,
     )
 )
 
 
 async def hand_back(
-    connection: AsyncConnection, task_id: str, attempt: int, failure: Failure, *, blame: bool, in_broker: bool
+    connection: AsyncConnection, task_id: str, attempt: int, failure: Failure, *, blame: bool
 ) -> bool:
     """Queue a running task again for the next attempt, at once rather than after the lease.
 
-    `blame` counts the attempt against the task. `in_broker` says that its message goes back to the broker
-    too, so that none need be published. False: it is held no more, being cancelled, or out of attempts.
+    `blame` counts the attempt against the task. False: it is held no more, being cancelled, or out of attempts.
     """
     rows = await connection.execute(
-        _HAND_BACK,
-        {"id": task_id, "attempt": attempt, "failure": failure, "blame": int(blame), "in_broker": in_broker},
+        _HAND_BACK, {"id": task_id, "attempt": attempt, "failure": failure, "blame": int(blame)}
     )
     return rows.one_or_none() is not None
 

@@ -89,15 +89,13 @@ class Session:
 
     async def hand_back(self, claim: Claim, failure: Failure, *, exposed: bool) -> bool:
         """Queue a task for its next attempt at once; False when it is not to have one."""
-        # at a drain the pool puts the message back; in every other case it is acked and a new one is needed
-        in_broker = failure is Failure.WORKER_DRAINED
         queued = await self._insist(
             "hand_back",
-            lambda: services.hand_back(
-                self.database, claim.task_id, claim.attempt, failure, exposed=exposed, in_broker=in_broker
-            ),
+            lambda: services.hand_back(self.database, claim.task_id, claim.attempt, failure, exposed=exposed),
         )
-        if queued and not in_broker:
+        # At a drain the pool puts the message back, if it still holds it: the outbox makes sure. In every other
+        # case it is acked and a new one is needed.
+        if queued and failure is not Failure.WORKER_DRAINED:
             self._publisher.put(Outgoing(claim.task_id, claim.lane))
         return queued
 

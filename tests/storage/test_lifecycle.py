@@ -58,14 +58,7 @@ def completed(held: Claim) -> Ending:
 
 
 async def give_back(database: AsyncEngine, held: Claim, failure: Failure, exposed: bool = True) -> bool:
-    return await hand_back(
-        database,
-        held.task_id,
-        held.attempt,
-        failure,
-        exposed=exposed,
-        in_broker=failure is Failure.WORKER_DRAINED,
-    )
+    return await hand_back(database, held.task_id, held.attempt, failure, exposed=exposed)
 
 
 async def nothing_streamed(task_id: str) -> int:
@@ -189,6 +182,16 @@ async def test_a_drain_does_not_count_as_a_failed_attempt(database: AsyncEngine,
         held = await claimed(database, new)
         assert held.attempt == attempt
         assert await give_back(database, held, Failure.WORKER_DRAINED)
+
+
+async def test_the_outbox_has_a_task_that_was_handed_back_whatever_became_of_its_message(
+    database: AsyncEngine, caller: Caller
+) -> None:
+    new = await seed_task(database, caller)
+    await note_published(database, [new.id])
+    assert await give_back(database, await claimed(database, new), Failure.WORKER_DRAINED)
+    waiting = await find_unpublished(database, older_s=0.0, limit=10)
+    assert [item.task_id for item in waiting] == [new.id]
 
 
 async def test_the_last_attempt_is_not_handed_back(database: AsyncEngine, caller: Caller) -> None:
