@@ -55,9 +55,17 @@ async def measure(
         if asked is None and model.default_max_tokens is not None:
             room = max(1, model.max_model_len - prompt_tokens)
             asked = min(model.default_max_tokens, room)
-        return fit_lengths(prompt_tokens, asked, model.max_model_len)
+        lengths = fit_lengths(prompt_tokens, asked, model.max_model_len)
     except ContextLengthExceededError as error:
         raise RequestError(400, str(error), "context_length_exceeded", within + "messages") from error
+    if (request.min_tokens or 0) > lengths.max_output_tokens:
+        raise RequestError(
+            400,
+            f"Invalid min_tokens: there is room for {lengths.max_output_tokens} output tokens.",
+            "invalid_value",
+            within + "min_tokens",
+        )
+    return lengths
 
 
 def _encode(body: dict[str, object]) -> str:

@@ -44,14 +44,9 @@ def install(app: FastAPI) -> None:
     async def gone(_: Request, __: ClientGoneError) -> Response:
         return Response(status_code=499)  # nobody reads it
 
-    @app.exception_handler(Exception)
-    async def internal(request: Request, error: Exception) -> Response:
-        log.error("internal_error", path=request.url.path, exc_info=error)
-        return JsonResponse(error_body(500, "Internal error.", "internal_error"), 500)
-
     async def store_error(request: Request, error: Exception) -> Response:
         if not is_away(error):
-            return await internal(request, error)
+            raise error
         log.warning("store_away", path=request.url.path, error=f"{type(error).__name__}: {error}")
         refusal = overloaded("A store is away; try again.", "store_unavailable", 2)
         return JsonResponse(refusal.body(), refusal.status, refusal.headers)
@@ -61,7 +56,10 @@ def install(app: FastAPI) -> None:
 
 
 class RequestIds:
-    """Gives each request an id: the caller's `x-request-id` if it is sane, else a new one."""
+    """Gives each request an id: the caller's `x-request-id` if it is sane, else a new one.
+
+    What nothing else caught is answered here, so that an internal error has the id too.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -74,9 +72,20 @@ class RequestIds:
         sane = 0 < len(given) <= 128 and given.isascii() and given.decode("latin-1").isprintable()
         request_id = given if sane else b"req_" + secrets.token_hex(12).encode()
 
+        started = False
+
         async def send_with_id(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id)]
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception as error:
+            log.error("internal_error", path=scope["path"], request_id=request_id.decode(), exc_info=error)
+            if started:
+                raise  # the server closes the connection
+            answer = JsonResponse(error_body(500, "Internal error.", "internal_error"), 500)
+            await answer(scope, receive, send_with_id)

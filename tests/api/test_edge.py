@@ -66,6 +66,18 @@ async def test_a_body_that_is_no_good_gets_a_clear_refusal(
     assert accepted() == before
 
 
+async def test_a_minimum_of_output_that_does_not_fit_is_refused_before_it_is_queued(
+    http: httpx.AsyncClient, stack: Stack, accepted: Counter
+) -> None:
+    before = accepted()
+    message = {"role": "user", "content": "x"}
+    answer = await http.post(
+        CHAT, json={"model": stack.model, "messages": [message], "min_tokens": 10_000_000}
+    )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "min_tokens")
+    assert accepted() == before
+
+
 @pytest.mark.parametrize("path", [CHAT, "/v1/tasks"])
 async def test_a_body_nested_deeper_than_can_be_stored_is_refused(
     http: httpx.AsyncClient, stack: Stack, accepted: Counter, path: str

@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import cast
 
+import httpx
 import orjson
 import pytest
-from fastapi import Request
+from fastapi import FastAPI, Request
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.types import Message
 
+from api import errors
 from api.body import read_json
 from api.chat import _Call
 from api.sse import ClientGoneError
@@ -28,6 +31,28 @@ async def test_a_client_that_leaves_while_it_sends_is_gone_and_no_fault_of_ours(
     scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]}
     with pytest.raises(ClientGoneError):
         await read_json(Request(scope, left), 1024)
+
+
+async def test_an_internal_error_has_the_envelope_and_the_requests_id() -> None:
+    app = FastAPI()
+    app.add_middleware(errors.RequestIds)
+    errors.install(app)
+
+    @app.get("/fails")
+    async def fails() -> None:
+        raise ValueError("nobody thought of it")
+
+    @app.get("/wrong")
+    async def wrong() -> None:
+        raise DBAPIError("", None, Exception("a statement that is wrong"))
+
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://edge") as http:
+        for path in ("/fails", "/wrong"):
+            answer = await http.get(path, headers={"X-Request-Id": "mine"})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+            assert answer.headers.get_list("x-request-id") == ["mine"]
+            assert "nobody" not in answer.text
 
 
 async def test_a_stream_whose_store_goes_away_ends_with_an_error_frame_not_in_silence() -> None:
