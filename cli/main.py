@@ -132,7 +132,7 @@ def api(
 
 @app.command()
 def control() -> None:
-    """Run the control loops: rescue, outbox, expiry, retention. Any number may run; one leads."""
+    """Run the control loops: rescue, outbox, recount, expiry, retention. Any number may run; one leads."""
     from control.app import control as run
 
     run(_settings())

@@ -34,7 +34,7 @@ class TaskState(StrEnum):
     """Final: the caller cancelled it; what was generated until then is stored."""
 
     EXPIRED = "expired"
-    """Final: its deadline passed before it used the engine."""
+    """Final: its deadline passed while it was queued, before its first attempt or between two."""
 
 
 FINAL = frozenset(

@@ -130,11 +130,6 @@ class ModelTokenizer:
         self._templates = _templates(folder, config)
         self._compiled: dict[str, tuple[Callable[..., str], bool, bool]] = {}
 
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether chats can be rendered at all; a base model has none."""
-        return bool(self._templates)
-
     def token_id(self, token: str) -> int | None:
         """The id of one token's exact text, None when the vocabulary lacks it."""
         found: int | None = self._tokenizer.token_to_id(token)

@@ -48,8 +48,10 @@ class Settings(BaseSettings):
     task_ttl_s: float = Field(default=24 * 3600.0, gt=0)  # deadline of a task whose caller set none
     max_attempts: int = Field(default=3, ge=1)
     lease_s: float = Field(default=3.0, gt=0.2)  # a running task not renewed for this long is rescued
-    stream_ttl_s: float = Field(default=3600.0, gt=0)  # of events and results in Redis, after the end
-    retention_s: float = Field(default=30 * 24 * 3600.0, gt=0)  # of final tasks in Postgres
+    stream_ttl_s: float = Field(default=3600.0, gt=0)  # of events and results in Redis, after the last event
+    retention_s: float = Field(
+        default=30 * 24 * 3600.0, gt=0
+    )  # of bodies in Postgres, after the end; rows stay
 
     # Worker
     engine: Literal["vllm", "deterministic"] = "vllm"

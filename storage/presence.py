@@ -1,8 +1,6 @@
 """Who is there: worker rows, and the one leader of a role. Both by the database's clock."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -23,8 +21,6 @@ class WorkerRow:
     max_num_seqs: int
     running: int
     state: str
-    started_at: datetime | None = None
-    seen_at: datetime | None = None
 
 
 async def put_worker(connection: AsyncConnection, worker: WorkerRow) -> None:
@@ -53,12 +49,6 @@ async def delete_unseen_workers(connection: AsyncConnection, *, older_s: float) 
     """Remove the rows of workers not seen for that long."""
     limit = sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, older_s)
     return (await connection.execute(sa.delete(workers).where(workers.c.seen_at < limit))).rowcount
-
-
-async def list_workers(connection: AsyncConnection) -> Sequence[WorkerRow]:
-    """List all workers by name."""
-    rows = await connection.execute(sa.select(workers).order_by(workers.c.name))
-    return [WorkerRow(**row._mapping) for row in rows]
 
 
 async def seen_worker_state(connection: AsyncConnection, name: str, *, within_s: float) -> str | None:
