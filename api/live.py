@@ -8,22 +8,21 @@ between settling and saying so) is noticed by asking Postgres about all silent t
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from api.channels import Channels
 from schemas import events
 from services.measure import final_states
 from storage.streams import Event, EventStreams, parse_live
 
 _SILENT_S = 3.0  # after this a task's row is asked whether it ended
 _SWEEP_S = 1.0
-_CONNECT_S = 2.0  # at the start, before requests are served without live events
 _RETRY_S = 0.5  # between two reads of a store that is away
 log = structlog.get_logger()
 
@@ -40,92 +39,53 @@ class LiveEvents:
     def __init__(self, redis: Redis, streams: EventStreams, database: AsyncEngine) -> None:
         self._streams = streams
         self._database = database
-        self._pubsub = redis.pubsub(ignore_subscribe_messages=False)
         self._followers: dict[bytes, list[_Follower]] = {}
-        self._confirmed: dict[bytes, asyncio.Event] = {}
         self._ids: dict[bytes, str] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._connected = asyncio.Event()  # for the first time: the client can't connect twice at once
-
-    @property
-    def followed(self) -> int:
-        """Streams open now."""
-        return sum(len(followers) for followers in self._followers.values())
+        self._channels = Channels(
+            redis, streams.channel("idle"), on_message=self._heard, on_subscribed=self._may_have_missed
+        )
+        self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to read. Redis may be away: the reader goes on trying."""
-        self._tasks = [asyncio.create_task(self._read_all()), asyncio.create_task(self._sweep())]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CONNECT_S):
-                await self._connected.wait()
+        self._sweeping = asyncio.create_task(self._sweep())
+        await self._channels.start()
 
     async def stop(self) -> None:
         """Close the connection."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        with suppress(RedisError):
-            await self._pubsub.aclose()  # type: ignore[no-untyped-call]
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        await self._channels.stop()
 
     @asynccontextmanager
     async def subscription(self, task_id: str) -> AsyncIterator["Subscription"]:
         """Hold a subscription; what is published after entering is not missed. Raises: RedisError."""
-        if not self._connected.is_set():
-            raise RedisError("not connected yet")
         channel = self._streams.channel(task_id).encode()
         follower = _Follower()
-        first = channel not in self._followers
         self._followers.setdefault(channel, []).append(follower)
         self._ids[channel] = task_id
         try:
-            if first:
-                self._confirmed[channel] = asyncio.Event()
-                await self._pubsub.subscribe(channel)
-            async with asyncio.timeout(5):
-                await self._confirmed[channel].wait()
+            await self._channels.subscribe(channel)
             follower.queue = asyncio.Queue()  # what came until now is stored, and that is read first
             yield Subscription(task_id, follower, self._streams)
-        except TimeoutError as error:
-            raise RedisError("no answer to a subscription") from error
         finally:
             followers = self._followers[channel]
             followers.remove(follower)
             if not followers:
-                del self._followers[channel], self._confirmed[channel], self._ids[channel]
-                with suppress(RedisError):
-                    await self._pubsub.unsubscribe(channel)
+                del self._followers[channel], self._ids[channel]
+                await self._channels.unsubscribe(channel)
 
-    async def _read_all(self) -> None:
-        while True:
-            try:
-                if not self._pubsub.subscribed:
-                    # a channel nobody publishes on: the connection must be subscribed to something
-                    await self._pubsub.subscribe(self._streams.channel("idle"))
-                    self._connected.set()
-                message = await self._pubsub.get_message(timeout=60)
-                if message is not None:
-                    self._dispatch(message)
-            except (RedisError, OSError) as error:
-                log.warning("live_events_lost", error=str(error))
-                for confirmed in self._confirmed.values():
-                    confirmed.clear()
-                await asyncio.sleep(0.2)
-                with suppress(RedisError, OSError):
-                    await self._pubsub.connect()  # type: ignore[no-untyped-call] # subscribes again
-            except Exception as error:  # noqa: BLE001 - a reader that ended would leave the process deaf
-                log.error("live_event_not_read", error=f"{type(error).__name__}: {error}")
-                await asyncio.sleep(0.2)
+    def _heard(self, channel: bytes, data: bytes) -> None:
+        event = parse_live(data)
+        now = time.monotonic()
+        for follower in self._followers.get(channel, ()):
+            follower.heard_at = now
+            follower.queue.put_nowait(event)
 
-    def _dispatch(self, message: dict[str, Any]) -> None:
-        channel = message["channel"]
-        if message["type"] == "message":
-            for follower in self._followers.get(channel, ()):
-                follower.heard_at = time.monotonic()
-                follower.queue.put_nowait(parse_live(message["data"]))
-        elif message["type"] == "subscribe" and channel in self._confirmed:
-            self._confirmed[channel].set()
-            for follower in self._followers.get(channel, ()):
-                follower.queue.put_nowait(None)  # may have missed some while it was not subscribed
+    def _may_have_missed(self, channel: bytes) -> None:
+        for follower in self._followers.get(channel, ()):
+            follower.queue.put_nowait(None)
 
     async def _sweep(self) -> None:
         while True:
