@@ -148,6 +148,8 @@ class Attempt:
                 break
             except (RedisError, OSError) as error:
                 log.warning("stream_not_opened", task_id=self.claim.task_id, error=str(error))
+                if self._stop is not None:
+                    return self._stop != "lost"  # the row is ended without Redis, and holds no slot
                 await asyncio.sleep(_RETRY_S)
         if earlier is None:
             self.lose("newer attempt")

@@ -121,6 +121,21 @@ async def test_a_task_claimed_while_the_worker_drains_goes_to_the_next_attempt_a
     assert (task.state, task.attempt) == (TaskState.QUEUED, 1)
 
 
+async def test_a_task_that_is_cancelled_while_redis_is_away_ends_all_the_same(
+    session: Session, database: AsyncEngine, caller: Caller
+) -> None:
+    away = Redis.from_url("redis://127.0.0.1:1")
+    session.streams = EventStreams(away, "hr", 60)
+    new = await seed_task(database, caller, request=BODY)
+    running = asyncio.create_task(attempt.run(session, new.id))
+    await eventually(lambda: new.id in session.running, what="claimed")
+    session.cancel(new.id)
+    async with asyncio.timeout(20):
+        await running
+    assert (await read(database, new)).state is TaskState.CANCELLED
+    await away.aclose()
+
+
 async def _waits_for_a_lock(database: AsyncEngine) -> bool:
     async with database.connect() as connection:
         waiting = await connection.scalar(
