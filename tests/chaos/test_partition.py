@@ -41,7 +41,7 @@ async def test_leases_do_not_depend_on_a_workers_clock(lab: Lab, skew: str) -> N
     if faketime is None:
         pytest.skip("needs the faketime command")
     prefix = [faketime, "--exclude-monotonic", "-f", skew]
-    skewed = await lab.start_worker("w1", prefix=prefix)
+    skewed = await lab.start_worker("w1", prefix=prefix, HEADRACE_LEASE_S="4")
     await lab.start_worker("w2")
     run = Run(lab)
     await run.begin()
