@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 import orjson
+import structlog
 
 from api.state import ApiState
 from core.lanes import Lane, Priority
@@ -17,6 +18,7 @@ from services.submit import IdempotencyKey, KeyReusedError, submit
 from storage.outbox import Outgoing
 from storage.records import Model, NewTask, Task
 
+log = structlog.get_logger()
 _LARGE_CHARACTERS = 20_000  # counted off the event loop: about 5 ms
 
 
@@ -40,7 +42,11 @@ async def measure(
     state: ApiState, model: Model, request: ChatCompletionRequest, body: dict[str, object], within: str
 ) -> Lengths:
     """Count the prompt and fix the output's maximum. Raises: RequestError 400."""
-    tokenizer = await state.tokenizers.get(model)
+    try:
+        tokenizer = await state.tokenizers.get(model)
+    except (OSError, ValueError) as error:
+        log.error("model_folder_unusable", model=model.name, error=str(error))
+        raise overloaded(f"The model {model.name!r} can't be read.", "model_unavailable", 30) from error
     try:
         if len(str(body["messages"])) > _LARGE_CHARACTERS:
             prompt_tokens = await asyncio.to_thread(tokenizer.count_chat, body)

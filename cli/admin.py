@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from core.keys import lookup_of
 from core.lanes import LengthBounds
 from core.pricing import Tariff
 from runtime.chat_template import ModelTokenizer
 from runtime.resources import open_database
 from runtime.settings import settings
 from services.authenticate import authenticate
-from services.register import create_key, register_model
+from services.register import create_key, register_model, revoke_key
 from services.retry import list_dead, retry
 
 
@@ -56,6 +57,30 @@ def _write_secret(file: Path, text: str) -> None:
     with os.fdopen(descriptor, "w") as out:
         out.write(text + "\n")
     unfinished.replace(file)
+
+
+def print_new_key(tenant: str, name: str) -> None:
+    """Create a key and print it: the only time that it can be seen."""
+    pepper = settings().key_pepper.get_secret_value().encode()
+
+    async def work(database: AsyncEngine) -> None:
+        print(await create_key(database, tenant=tenant, name=name, pepper=pepper))
+
+    _run(work)
+
+
+def revoke(key: str) -> int:
+    """Revoke a key named by itself or by its first characters; return the exit code."""
+    done = False
+
+    async def work(database: AsyncEngine) -> None:
+        nonlocal done
+        done = await revoke_key(database, lookup_of(key))
+
+    _run(work)
+    if not done:
+        print("headrace: no such key in force", file=sys.stderr)
+    return 0 if done else 1
 
 
 def print_dead(limit: int) -> None:

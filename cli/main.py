@@ -17,6 +17,8 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Models and who may use them.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+key_app = typer.Typer(help="API keys of tenants.", no_args_is_help=True)
+app.add_typer(key_app, name="key")
 tasks_app = typer.Typer(help="Tasks of all tenants, over the database.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
 
@@ -184,6 +186,27 @@ def bench(
     import bench.main
 
     raise typer.Exit(bench.main.run(name, json=json, quick=quick, engine=engine))
+
+
+@key_app.command("create")
+def key_create(
+    name: Annotated[str, typer.Option(help="What it is for.")],
+    tenant: Annotated[str, typer.Option(help="Created when missing.")] = "default",
+) -> None:
+    """Create an API key and print it; it is not stored and can't be shown again."""
+    import cli.admin
+
+    cli.admin.print_new_key(tenant, name)
+
+
+@key_app.command("revoke")
+def key_revoke(
+    key: Annotated[str, typer.Argument(help="The key, or its first 15 characters, which are no secret.")],
+) -> None:
+    """Revoke an API key; it is refused everywhere within a second."""
+    import cli.admin
+
+    raise typer.Exit(cli.admin.revoke(key))
 
 
 @tasks_app.command("dead")

@@ -10,6 +10,7 @@ from core.keys import make_key
 from core.lanes import LengthBounds
 from core.pricing import Tariff
 from storage import identities, registry
+from storage.autocommit import autocommit
 
 
 def new_id(prefix: str) -> str:
@@ -31,6 +32,12 @@ async def create_key(database: AsyncEngine, *, tenant: str, name: str, pepper: b
             digest=key.digest,
         )
     return key.text
+
+
+async def revoke_key(database: AsyncEngine, lookup: str) -> bool:
+    """Revoke a key by its lookup prefix; API processes refuse it within a second. False: none in force."""
+    async with autocommit(database) as connection:
+        return await identities.revoke_key(connection, lookup)
 
 
 async def register_model(

@@ -60,11 +60,11 @@ async def find_key(connection: AsyncConnection, lookup: str) -> StoredKey | None
     return StoredKey(row.id, row.tenant_id, row.digest) if row else None
 
 
-async def revoke_key(connection: AsyncConnection, key_id: str) -> bool:
-    """Revoke a key; False when there is none of that id in force."""
+async def revoke_key(connection: AsyncConnection, lookup: str) -> bool:
+    """Revoke the key of that lookup prefix; False when there is none in force."""
     result = await connection.execute(
         sa.update(api_keys)
-        .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
+        .where(api_keys.c.lookup == lookup, api_keys.c.revoked_at.is_(None))
         .values(revoked_at=sa.func.now())
     )
     return bool(result.rowcount)

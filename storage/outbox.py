@@ -18,7 +18,9 @@ class Outgoing:
 
 
 _MARK = sa.text("""
-UPDATE tasks SET published_at = now() WHERE id = ANY(:ids) AND state = 'queued' AND published_at IS NULL
+UPDATE tasks SET published_at = now() WHERE id IN (
+  SELECT id FROM tasks WHERE id = ANY(:ids) AND state = 'queued' AND published_at IS NULL
+  ORDER BY id FOR UPDATE SKIP LOCKED)  -- one that is being claimed needs no mark
 """).bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Text)))
 
 _UNPUBLISHED = sa.text("""

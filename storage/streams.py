@@ -88,6 +88,7 @@ class Append:
     type: str
     data: bytes
     token_ids: Sequence[int] = ()
+    keep_s: float = 0.0  # beyond the usual time: an open task's stream must not end before the task can
 
 
 class EventStreams:
@@ -126,10 +127,10 @@ class EventStreams:
         except NoScriptError:  # the server was restarted or flushed
             return await self._redis.eval(script, len(keys), *keys, *arguments)  # type: ignore[arg-type]
 
-    async def open(self, task_id: str, attempt: int) -> list[Event] | None:
+    async def open(self, task_id: str, attempt: int, *, keep_s: float = 0.0) -> list[Event] | None:
         """Fence off earlier attempts and return what they wrote; None when a newer attempt came first."""
         entries = await self._run(
-            _OPEN, [self.channel(task_id), self._fence(task_id)], [attempt, self._ttl_s]
+            _OPEN, [self.channel(task_id), self._fence(task_id)], [attempt, self._ttl_s + int(keep_s)]
         )
         if entries is None:
             return None
@@ -145,7 +146,8 @@ class EventStreams:
         for entry in entries:
             keys += (self.channel(entry.task_id), self._fence(entry.task_id))
             tokens = struct.pack(f"<{len(entry.token_ids)}I", *entry.token_ids) if entry.token_ids else b""
-            arguments += (entry.attempt, entry.sequence, entry.type, entry.data, tokens, self._ttl_s)
+            ttl_s = self._ttl_s + int(entry.keep_s)
+            arguments += (entry.attempt, entry.sequence, entry.type, entry.data, tokens, ttl_s)
         refused = cast(list[int], await self._run(_APPEND, keys, arguments))
         return [entries[i] for i in refused]
 

@@ -100,6 +100,8 @@ class Worker:
     def _engine_state(self, state: str) -> None:
         if self._state != "draining":
             self._state = state
+        if self._session is not None:
+            self._session.engine_up.set() if state == "ready" else self._session.engine_up.clear()
         pool = self.pool_of()
         if pool is not None:
             pool.resume_consuming() if state == "ready" else pool.pause_consuming()

@@ -84,6 +84,7 @@ class Attempt:
         self._progress = Progress(claim.task_id, claim.attempt, ())
         self.settling = False  # its row is being ended: a lease that is gone says nothing any more
         self._stop: str | None = None  # why the engine was told to stop: cancel, deadline, lost
+        self._stopped = asyncio.Event()
         self._aborting: asyncio.Task[None] | None = None
         self._claimed_at = time.monotonic()
         self._ttft_ms: int | None = None
@@ -106,6 +107,7 @@ class Attempt:
     def _stop_engine(self, why: str) -> None:
         if self._stop is None or why == "lost":
             self._stop = why
+        self._stopped.set()
         if self._aborting is None:
             self._aborting = asyncio.create_task(self._session.engine.abort(self.request_id))
 
@@ -144,7 +146,9 @@ class Attempt:
         """Fence off earlier attempts and learn what they streamed; False when a newer one exists."""
         while True:
             try:
-                earlier = await self._session.streams.open(self.claim.task_id, self.claim.attempt)
+                earlier = await self._session.streams.open(
+                    self.claim.task_id, self.claim.attempt, keep_s=self.claim.remaining_s
+                )
                 break
             except (RedisError, OSError) as error:
                 log.warning("stream_not_opened", task_id=self.claim.task_id, error=str(error))
@@ -154,7 +158,13 @@ class Attempt:
         if earlier is None:
             self.lose("newer attempt")
             return False
-        self._progress = Progress(self.claim.task_id, self.claim.attempt, earlier, n=self._body.get("n") or 1)
+        self._progress = Progress(
+            self.claim.task_id,
+            self.claim.attempt,
+            earlier,
+            n=self._body.get("n") or 1,
+            keep_s=self.claim.remaining_s,
+        )
         reason = None
         if self._progress.torn:
             reason = "torn"
@@ -193,6 +203,7 @@ class Attempt:
 
     async def _outputs(self, request: GenerateRequest) -> AsyncIterator[Output]:
         """The engine's outputs; a task under suspicion is alone in being unproven while it has none."""
+        await self._engine_ready()
         async with AsyncExitStack() as alone:
             suspect = self.claim.failures > 0
             if suspect:
@@ -210,6 +221,19 @@ class Attempt:
                             await self._session.set_exposed(self.claim, False)
                         await alone.aclose()
                     yield output
+
+    async def _engine_ready(self) -> None:
+        """Wait while the engine is built again, or until told to stop: a dead engine refuses at once, and
+        whoever it refuses would be blamed for a death that came before.
+        """
+        if self._session.engine_up.is_set():
+            return
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._session.engine_up, self._stopped)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     def _send(self, finished: bool) -> None:
         """Send what the step produced: the first text and the last at once, the rest at a bounded rate."""

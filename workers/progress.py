@@ -16,9 +16,11 @@ from workers.engine import Delta, EngineUsage
 class Progress:
     """One task's output as its readers know it."""
 
-    def __init__(self, task_id: str, attempt: int, earlier: Sequence[Event], *, n: int = 1) -> None:
-        """`n`: choices asked for."""
-        self._task_id, self._attempt, self._n = task_id, attempt, n
+    def __init__(
+        self, task_id: str, attempt: int, earlier: Sequence[Event], *, n: int = 1, keep_s: float = 0.0
+    ) -> None:
+        """`n`: choices asked for. `keep_s`: how much longer than an ended stream this one must be kept."""
+        self._task_id, self._attempt, self._n, self._keep_s = task_id, attempt, n, keep_s
         self._next = FIRST_STORED
         self.torn = False  # Redis lost a part of what was streamed: what is left is not the output so far
         self._held: list[int] = []  # tokens not sent yet, some of whose text is still to come
@@ -56,7 +58,8 @@ class Progress:
             self.choices.setdefault(item["index"], ChoiceSoFar()).add(item)
 
     def _entry(self, kind: str, data: bytes, token_ids: Sequence[int] = ()) -> Append:
-        entry = Append(self._task_id, self._attempt, self._next, kind, data, token_ids)
+        keep_s = 0.0 if kind in events.FINAL_STATES else self._keep_s
+        entry = Append(self._task_id, self._attempt, self._next, kind, data, token_ids, keep_s)
         self._next += 1
         return entry
 

@@ -44,7 +44,9 @@ class Session:
         self.engine = engine
         self.database = database
         self.streams = streams
-        self.engine_died = engine_died  # told by the first attempt that notices
+        self.engine_up = asyncio.Event()  # cleared while the engine is dead or built again
+        self.engine_up.set()
+        self._engine_died = engine_died
         # Tasks that may have killed an engine go to it one at a time, each until its first token: then only
         # the one that does it is there without a token when it dies, and no bystander is blamed twice.
         self.suspects = asyncio.Lock()
@@ -105,6 +107,11 @@ class Session:
             "set_exposed",
             lambda: services.set_exposed(self.database, claim.task_id, claim.attempt, exposed),
         )
+
+    def engine_died(self, why: str) -> None:
+        """Told by the first attempt that notices: the others wait for the engine to be built again."""
+        self.engine_up.clear()
+        self._engine_died(why)
 
     def _refused(self, entry: Append) -> None:
         attempt = self.running.get(entry.task_id)

@@ -70,7 +70,7 @@ async def test_two_control_processes_do_nothing_twice(lab: Lab) -> None:
 async def test_a_worker_told_to_stop_hands_back_what_does_not_fit_and_exits_0(lab: Lab) -> None:
     leaving = await lab.start_worker("w1", HEADRACE_DRAIN_S="0.3")
     await lab.start_worker("w2")
-    run = Run(lab)
+    run = Run(lab, max_tokens=100)
     await run.begin()
     await lab.running_on("w1")
     leaving.signal(signal.SIGTERM)

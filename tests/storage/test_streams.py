@@ -109,6 +109,16 @@ async def test_scripts_come_back_after_the_server_forgot_them(streams: EventStre
     assert await streams.append([delta(2)]) == []
 
 
+async def test_the_stream_of_an_open_task_is_kept_as_long_as_the_task_may_go_on(
+    streams: EventStreams, redis: Redis
+) -> None:
+    await streams.open(TASK, 1, keep_s=1000)
+    await streams.append([Append(TASK, 1, 2, "task.delta", b"{}", keep_s=1000)])
+    assert all([await redis.ttl(key) > 1000 for key in await redis.keys("*")])
+    await streams.append([Append(TASK, 1, 3, "task.completed", b"{}")])
+    assert all([await redis.ttl(key) <= 60 for key in await redis.keys("*")])
+
+
 async def test_streams_fences_and_results_do_not_stay_for_ever(streams: EventStreams, redis: Redis) -> None:
     await streams.open(TASK, 1)
     await streams.append([delta(2)])
