@@ -63,7 +63,9 @@ async def measure(
             asked = min(model.default_max_tokens, room)
         lengths = fit_lengths(prompt_tokens, asked, model.max_model_len)
     except ContextLengthExceededError as error:
-        raise RequestError(400, str(error), "context_length_exceeded", within + "messages") from error
+        # the prompt alone may fit: then the output asked for is what is too long
+        field = "messages" if prompt_tokens >= model.max_model_len or asked is None else _asked_by(request)
+        raise RequestError(400, str(error), "context_length_exceeded", within + field) from error
     if (request.min_tokens or 0) > lengths.max_output_tokens:
         raise RequestError(
             400,
@@ -79,6 +81,10 @@ def _encode(body: dict[str, object]) -> str:
         return orjson.dumps(body).decode()
     except TypeError as error:  # orjson reads deeper nesting (1024) than it writes (254)
         raise RequestError(400, "The body is nested too deeply.", "invalid_json") from error
+
+
+def _asked_by(request: ChatCompletionRequest) -> str:
+    return "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
 
 
 async def accept(

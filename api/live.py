@@ -88,6 +88,7 @@ class LiveEvents:
             follower.queue.put_nowait(None)
 
     async def _sweep(self) -> None:
+        ended_before: set[str] = set()
         while True:
             await asyncio.sleep(_SWEEP_S)
             before = time.monotonic() - _SILENT_S
@@ -96,18 +97,19 @@ class LiveEvents:
                 for channel, followers in self._followers.items()
                 if any(follower.heard_at < before for follower in followers)
             }
-            if not silent:
-                continue
             try:
-                ended = await final_states(self._database, list(silent))
+                ended = await final_states(self._database, list(silent)) if silent else {}
             except Exception as error:  # noqa: BLE001 - Postgres may be away; the next round asks again
                 log.warning("sweep_failed", error=str(error))
                 continue
-            for task_id, state in ended.items():
+            # Twice in a row: a task that ended just now may still be about to say so, after its last text.
+            for task_id in ended_before & ended.keys():
                 for follower in self._followers.get(silent[task_id], ()):
                     follower.heard_at = time.monotonic()
                     follower.queue.put_nowait(None)
-                    follower.queue.put_nowait(Event(0, events.FINAL[state], b""))  # its number is not known
+                    # its number is not known
+                    follower.queue.put_nowait(Event(0, events.FINAL[ended[task_id]], b""))
+            ended_before = set(ended)
 
 
 class Subscription:

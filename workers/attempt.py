@@ -36,6 +36,7 @@ from workers.session import Session
 
 log = structlog.get_logger()
 _RETRY_S = 0.5
+_WRITTEN_S = 1.0
 _CHUNK_INTERVAL_S = 0.05  # between two deltas of a task, while more than _FEW run here
 _FEW = 32
 
@@ -300,6 +301,8 @@ class Attempt:
             response=response,
             ttft_ms=self._ttft_ms,
         )
+        # Whoever finds the row ended must find the whole text in the stream; without Redis the row comes first.
+        await self._session.chunks.written(_WRITTEN_S)
         ended = await self._session.settle(ending)
         if ended is None:
             self.lose("settled elsewhere")

@@ -28,13 +28,29 @@ class ChunkWriter:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._appended = self._done = 0  # entries ever
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._task = asyncio.create_task(self._write_all())
 
     def append(self, entry: Append) -> None:
         """Write soon, after everything appended before."""
         self._pending.append(entry)
+        self._appended += 1
         self._idle.clear()
         self._wake.set()
+
+    async def written(self, timeout_s: float) -> bool:
+        """Wait until what is appended by now is written; False when that took too long."""
+        if self._done >= self._appended:
+            return True
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((self._appended, waiter))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter
+        except TimeoutError:
+            return False
+        return True
 
     async def drain(self, timeout_s: float) -> bool:
         """Wait until everything is written; False when that took too long."""
@@ -44,6 +60,12 @@ class ChunkWriter:
         except TimeoutError:
             return False
         return True
+
+    def _tell_waiters(self) -> None:
+        while self._waiters and self._waiters[0][0] <= self._done:
+            _, waiter = self._waiters.pop(0)
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def stop(self) -> None:
         """End, dropping what is not written: a reader finds the task's end in its row."""
@@ -64,6 +86,8 @@ class ChunkWriter:
                     await asyncio.sleep(_RETRY_S)
                     continue  # what did get through is known when it is sent again
                 del self._pending[: len(batch)]
+                self._done += len(batch)
+                self._tell_waiters()
                 for entry in refused:
                     self._on_refused(entry)
             self._idle.set()

@@ -74,6 +74,13 @@ class Follower:
                     self.events.append(json.loads(line[6:]))
                     self.arrived.append(asyncio.get_running_loop().time())
 
+    def difference(self, text: str) -> str:
+        """Where the streamed text leaves the right one, and the events around it."""
+        pairs = enumerate(zip(self.text, text, strict=False))
+        same = next((i for i, (ours, right) in pairs if ours != right), min(len(self.text), len(text)))
+        told = "\n".join(json.dumps(event) for event in self.events)
+        return f"{self.task_id}: after {text[:same]!r} not {text[same:]!r} but {self.text[same:]!r}\n{told}"
+
     def check(self, state: str) -> None:
         """The stream is gapless, ends once, and says what the row says."""
         numbers = [event["sequence"] for event in self.events]

@@ -369,9 +369,7 @@ class Run:
             if row.state == "completed":
                 answer = json.loads(row.response)["choices"][0]["message"]["content"]
                 assert answer == text, f"{row.id}: response differs (attempt {row.attempt})"
-                assert follower.expired or follower.text == text, (
-                    f"{row.id}: streamed text differs (attempt {row.attempt})"
-                )
+                assert follower.expired or follower.text == text, follower.difference(text)
                 assert (row.usage_prompt_tokens, row.usage_output_tokens) == (prompt, output), row.id
                 assert row.billed == output
             assert row.attempt <= max_attempts_seen, (row.id, row.attempt)
