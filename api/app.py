@@ -58,7 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
             log.info("ready")
             yield
 
-    app = FastAPI(title="Headrace", version="0.1.0", lifespan=lifespan)
+    app = FastAPI(title="Headrace", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
     app.add_middleware(errors.RequestIds)
     errors.install(app)
     for resource in (chat, models, tasks, events, health):
@@ -77,6 +77,7 @@ def serve(settings: Settings) -> None:
         access_log=False,
         loop="uvloop",
         http="httptools",
+        ws="none",
         timeout_graceful_shutdown=5,
         backlog=4096,
         server_header=False,

@@ -202,7 +202,7 @@ class _Call:
             model=self._body.model,
             include_usage=include_usage,
         )
-        opened = False
+        opened, newest = False, b""
         try:
             async for event in self._timed(first):
                 if event is None:
@@ -211,7 +211,7 @@ class _Call:
                     frame = encoder.delta(event.data, _running_usage(event.data) if running_usage else None)
                     # the role goes with the first text, so that time to first token means what it says
                     yield frame if opened else encoder.opening(self._body.n or 1) + frame
-                    opened = True
+                    opened, newest = True, event.data
                 elif event.type == events.RESTARTED and opened:
                     # what was sent can't be taken back on this route
                     yield _error_frame(
@@ -224,6 +224,10 @@ class _Call:
                     if final["status"] != TaskState.COMPLETED:
                         yield _error_frame(self._error_of(final))
                         return
+                    if not event.data and not await self._is_whole(newest):
+                        message = f"The end of the answer was lost on its way; it is in task {self.task_id}."
+                        yield _error_frame(RequestError(503, message, "stream_lost"))
+                        return
                     if include_usage:
                         usage = final["usage"] or orjson.loads(await self._response())["usage"]
                         yield encoder.usage(orjson.dumps(usage))
@@ -231,6 +235,11 @@ class _Call:
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller must not take it for the end
             log.warning("stream_broken", task_id=self.task_id, error=f"{type(error).__name__}: {error}")
             yield _error_frame(_broken(error))
+
+    async def _is_whole(self, newest: bytes) -> bool:
+        """Say whether the deltas up to `newest` are the whole answer, whose end the stream did not tell."""
+        sent = orjson.loads(newest)["tokens"][1] if newest else 0
+        return bool(sent >= orjson.loads(await self._response())["usage"]["completion_tokens"])
 
     def finisher(self, stack: AsyncExitStack) -> Any:
         """Return what ends a stream: an early leaver's task stops."""

@@ -37,7 +37,8 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def parameter_error(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        name = str(first["loc"][-1])
+        # of a list, the place in it stands last: the parameter's own name is what a caller knows
+        name = next((str(part) for part in reversed(first["loc"]) if isinstance(part, str)), "request")
         return JsonResponse(error_body(400, f"Invalid {name}: {first['msg']}.", "invalid_value", name), 400)
 
     @app.exception_handler(ClientGoneError)

@@ -84,17 +84,27 @@ async def _has_more(state: ApiState, task: Task, cursor: int) -> bool:
 async def _frames(
     state: ApiState, task: Task, subscription: Subscription, cursor: int
 ) -> AsyncIterator[bytes]:
+    newest: Event | None = None
     if cursor < 1:
         yield _frame(Event(1, events.QUEUED, orjson.dumps({"lane": task.lane.queue})))
     async for event in subscription.events(max(cursor, 1), state.settings.keepalive_s):
         if event is None:
             yield KEEPALIVE
         elif event.data:
+            if event.type == events.DELTA:
+                newest = event
             yield _frame(event)
         else:
             ended = await look_up(state.database, task.tenant_id, task.id)
-            if ended is not None:
+            # Text that was lost with its worker is in the task only: a final event would say that all is here.
+            if ended is not None and _is_whole(ended, newest):
                 yield _frame(Event(event.sequence, event.type, final_data_of(ended)))
+
+
+def _is_whole(task: Task, newest: Event | None) -> bool:
+    """Say whether the deltas up to `newest` are all that an ended task generated."""
+    sent = orjson.loads(newest.data)["tokens"][1] if newest is not None else 0
+    return task.usage is None or sent >= task.usage.output_tokens
 
 
 def final_data_of(task: Task) -> bytes:

@@ -23,6 +23,7 @@ from storage.streams import Event, EventStreams, parse_live
 
 _SILENT_S = 3.0  # after this a task's row is asked whether it ended
 _SWEEP_S = 1.0
+_GRACE_S = 15.0  # for the worker of an ended task to say so itself
 _RETRY_S = 0.5  # between two reads of a store that is away
 log = structlog.get_logger()
 
@@ -88,28 +89,30 @@ class LiveEvents:
             follower.queue.put_nowait(None)
 
     async def _sweep(self) -> None:
-        ended_before: set[str] = set()
+        since: dict[str, float] = {}  # when an ended task's silence was first seen
         while True:
             await asyncio.sleep(_SWEEP_S)
-            before = time.monotonic() - _SILENT_S
+            now = time.monotonic()
             silent = {
                 self._ids[channel]: channel
                 for channel, followers in self._followers.items()
-                if any(follower.heard_at < before for follower in followers)
+                if any(follower.heard_at < now - _SILENT_S for follower in followers)
             }
             try:
                 ended = await final_states(self._database, list(silent)) if silent else {}
             except Exception as error:  # noqa: BLE001 - Postgres may be away; the next round asks again
                 log.warning("sweep_failed", error=str(error))
                 continue
-            # Twice in a row: a task that ended just now may still be about to say so, after its last text.
-            for task_id in ended_before & ended.keys():
+            # Its worker may still be about to say so, after its last text: it goes on trying while Redis is
+            # full or away. Only a worker that died in between never will.
+            since = {task_id: since.get(task_id, now) for task_id in ended}
+            for task_id, state in ended.items():
+                if now - since[task_id] < _GRACE_S:
+                    continue
                 for follower in self._followers.get(silent[task_id], ()):
-                    follower.heard_at = time.monotonic()
+                    follower.heard_at = now
                     follower.queue.put_nowait(None)
-                    # its number is not known
-                    follower.queue.put_nowait(Event(0, events.FINAL[ended[task_id]], b""))
-            ended_before = set(ended)
+                    follower.queue.put_nowait(Event(0, events.FINAL[state], b""))  # its number is not known
 
 
 class Subscription:
@@ -124,7 +127,7 @@ class Subscription:
         """Yield events above `after` in order and without gap, up to the final one.
 
         None is yielded each time the stream was silent for `silence_s`. A final event with empty data says
-        that the task ended without saying so in the stream: read its row.
+        that the task ended without saying so in the stream: read its row, and do not take the text for whole.
         """
         last, behind = after, True  # behind: the store is to be read, at the start and after a gap
         heard_at = time.monotonic()

@@ -42,7 +42,7 @@ def task_object(task: Task, response: str | None = None) -> dict[str, Any]:
 
 
 def _timings(task: Task) -> dict[str, int | None]:
-    """Milliseconds: waiting for a worker, from there to the first token, and from acceptance to the end."""
+    """Milliseconds since acceptance: to the first claim, to the first token, and to the end."""
     started, finished = task.started_at, task.finished_at
     return {
         "queued_ms": round((started - task.created_at).total_seconds() * 1000) if started else None,

@@ -38,6 +38,7 @@ RETURNING t.id, t.tenant_id, t.attempt, t.url, p.request, t.max_output_tokens, t
   t.priority, t.failures,
   t.length_class,
   CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s,
+  CAST(extract(epoch FROM now() - t.created_at) AS float8) AS waited_s,
   {_PRICES}
 """).bindparams(_IDS)
 
@@ -60,6 +61,7 @@ async def claim(
             prompt_tokens=row.prompt_tokens,
             created_at=row.created_at,
             remaining_s=row.remaining_s,
+            waited_s=row.waited_s,
             lane=Lane(model, LengthClass(row.length_class), Priority(row.priority)),
             failures=row.failures,
             tariff=Tariff(*(row.prices or (0, 0, 0))),

@@ -145,6 +145,7 @@ class Claim:
     prompt_tokens: int
     created_at: datetime
     remaining_s: float  # to the deadline
+    waited_s: float  # since acceptance
     lane: Lane
     failures: int  # attempts that ended badly and may have been its own fault: above 0 it is a suspect
     tariff: Tariff  # in force when the task was accepted; all zero where the model has none

@@ -122,7 +122,7 @@ tasks = sa.Table(
     sa.Column("usage_cached_tokens", sa.Integer),
     sa.Column("usage_output_tokens", sa.Integer),
     sa.Column("purged_at", sa.TIMESTAMP(True)),  # bodies deleted; lengths, times and counts stay
-    sa.Column("ttft_ms", sa.Integer),  # from claim to first token, newest attempt that streamed
+    sa.Column("ttft_ms", sa.Integer),  # from acceptance; null where the first token came from a lost attempt
     sa.Column("retry_of", sa.Text),  # the dead task that this one does again
     sa.Column("metadata", JSONB, nullable=False, server_default="{}"),
     sa.CheckConstraint(_one_of("state", TaskState), name="state"),

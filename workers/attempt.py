@@ -88,7 +88,9 @@ class Attempt:
         self._stopped = asyncio.Event()
         self._aborting: asyncio.Task[None] | None = None
         self._claimed_at = time.monotonic()
-        self._ttft_ms: int | None = None
+        self._ttft_ms: int | None = None  # from acceptance
+        self._first_sent = False
+        self._continues = False  # readers have had a first token from an earlier attempt
         self._sent_at = 0.0  # monotonic, of the newest delta
         self._held_until: asyncio.TimerHandle | None = None  # text waits for the bounded rate
         self.productive = False  # this attempt has produced a token
@@ -171,6 +173,7 @@ class Attempt:
             reason = "torn"
         elif self._progress.streamed and not self._progress.complete:
             reason = restart_reason(self._body)
+        self._continues = self._progress.streamed
         if reason is not None:
             log.info("restarted", task_id=self.claim.task_id, because=reason)
             self._session.chunks.append(self._progress.restarted())
@@ -239,7 +242,7 @@ class Attempt:
     def _send(self, finished: bool) -> None:
         """Send what the step produced: the first text and the last at once, the rest at a bounded rate."""
         due_s = self._sent_at + _CHUNK_INTERVAL_S - time.monotonic()
-        if self._ttft_ms is None or finished or due_s <= 0 or len(self._session.running) <= _FEW:
+        if not self._first_sent or finished or due_s <= 0 or len(self._session.running) <= _FEW:
             self._flush()
         elif self._held_until is None:
             self._held_until = asyncio.get_running_loop().call_later(due_s, self._flush)
@@ -251,8 +254,9 @@ class Attempt:
         entry = self._progress.take()
         if entry is not None:
             self._sent_at = time.monotonic()
-            if self._ttft_ms is None:
-                self._ttft_ms = round((self._sent_at - self._claimed_at) * 1000)
+            if not self._first_sent and not self._continues:
+                self._ttft_ms = round((self.claim.waited_s + self._sent_at - self._claimed_at) * 1000)
+            self._first_sent = True
             self._session.chunks.append(entry)
 
     async def _settle_generated(self) -> None:

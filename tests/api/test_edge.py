@@ -115,7 +115,12 @@ async def test_a_ten_megabyte_prompt_within_the_limit_would_still_be_counted_bef
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/v1/nothing", 404), ("DELETE", "/v1/tasks", 405), ("GET", "/", 404)],
+    [
+        ("GET", "/v1/nothing", 404),
+        ("DELETE", "/v1/tasks", 405),
+        ("GET", "/", 404),
+        ("GET", "/v1/tasks/", 404),
+    ],
 )
 async def test_an_unknown_route_answers_in_the_same_form(
     http: httpx.AsyncClient, method: str, path: str, status: int

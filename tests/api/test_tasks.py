@@ -260,6 +260,11 @@ async def test_a_wrong_field_is_refused_by_its_name(
     assert accepted() == before
 
 
+async def test_a_state_that_is_none_is_refused_by_the_parameters_name(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/v1/tasks", params={"status": "QUEUED"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "status")
+
+
 @pytest.mark.parametrize("limit", ["0", "-1", "101", "x"])
 async def test_a_page_size_out_of_bounds_is_refused(http: httpx.AsyncClient, limit: str) -> None:
     answer = await http.get("/v1/tasks", params={"limit": limit})

@@ -97,6 +97,25 @@ async def test_a_full_redis_refuses_at_admission_and_drops_nothing(lab: Lab) -> 
 
 
 @pytest.mark.full
+async def test_a_redis_that_is_full_for_a_while_holds_text_back_and_loses_none(lab: Lab) -> None:
+    await lab.start_worker("w1")
+    run = Run(lab, count=30, max_tokens=60)
+    await run.begin()
+    await lab.running_on("w1")
+    with lab.valkey.client(1) as client:
+        client.config_set("maxmemory", 1_000_000)
+
+        def settled() -> bool:
+            return int(lab.query("SELECT count(*) FROM tasks WHERE state = 'completed'")[0][0]) >= 10
+
+        await eventually(settled, 60.0, "tasks end while their text can't be written")
+        client.config_set("maxmemory", 0)
+    async with lab.keeping_worker("w1"):
+        await run.finish(within_s=90)
+    await run.check()
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("keep_data", [True, False])
 async def test_a_killed_valkey_costs_no_task(durable_lab: Lab, keep_data: bool) -> None:
     lab = durable_lab

@@ -22,3 +22,7 @@ def test_messages_that_workers_hold_unclaimed_are_not_missing() -> None:
 
 def test_more_messages_than_tasks_are_duplicates_and_no_loss() -> None:
     assert missing_messages({A: 5, B: 2}, {A.queue: 9, B.queue: 2}, held=0, running=0) == {}
+
+
+def test_a_lane_that_waits_with_an_empty_queue_lacks_its_messages_whoever_is_said_to_hold_some() -> None:
+    assert missing_messages({A: 5, B: 3}, {B.queue: 2}, held=40, running=0) == {A: 5}
