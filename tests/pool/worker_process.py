@@ -82,6 +82,17 @@ class Probe:
         return json.loads(raw) if raw else {}
 
     async def released(self, task_id: str) -> None:
+        # Not awaited itself: redis-py waits with asyncio.wait_for, which on Python 3.11 swallows a
+        # cancellation that comes just as its answer does, and the task would hold on for ever.
+        polling = asyncio.create_task(self._poll_release(task_id))
+        released = asyncio.Event()
+        polling.add_done_callback(lambda _: released.set())
+        try:
+            await released.wait()
+        finally:
+            polling.cancel()
+
+    async def _poll_release(self, task_id: str) -> None:
         assert self.client is not None
         while not any(await self.client.smismember(RELEASED, [task_id, "*"])):  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # the release comes from another process
