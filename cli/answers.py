@@ -28,7 +28,7 @@ class Timings(BaseModel):
     """Where a task's time went; None for what has not happened."""
 
     queued_ms: int | None = None  # from acceptance to a worker's claim
-    first_token_ms: int | None = None  # from there
+    first_token_ms: int | None = None  # from acceptance too
     total_ms: int | None = None  # from acceptance to the end
 
 

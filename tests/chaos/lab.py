@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -306,19 +306,6 @@ class Run:
         await eventually(
             lambda: deltas() >= goal or all(f.ended for f in self.followers), 30.0, "more deltas"
         )
-
-    async def until(self, condition: Callable[[Counter[str]], bool], within_s: float = 30.0) -> None:
-        """Wait until the counts of events seen by all followers satisfy the condition."""
-
-        def holds() -> bool:
-            return condition(Counter(e["type"] for f in self.followers for e in f.events))
-
-        await eventually(holds, within_s, "progress of the run")
-
-    async def streaming(self, share: float = 0.1) -> None:
-        """Wait until tasks stream: the moment to break something."""
-        wanted = max(5, int(len(self.followers) * share))
-        await self.until(lambda seen: seen["task.started"] >= wanted and seen["task.delta"] >= wanted * 3)
 
     async def finish(self, within_s: float = 60.0, *, streams_may_expire: bool = False) -> None:
         """Wait until every follower saw the end of its task."""
