@@ -39,6 +39,7 @@ class RunInfo:
     pids: dict[str, int] = field(default_factory=dict)  # by child name; one that is down is missing
     ready: bool = False  # every child was ready once
     pid_times: dict[str, int] = field(default_factory=dict)  # when each began: pids are used again
+    began: int = 0  # when the supervisor did
     format: int = _FORMAT
 
     @property
@@ -73,7 +74,7 @@ class DataFolder:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.close()
-            run = self._read_run()
+            run = self.running()
             by = f" by process {run.pid} (API {run.api_url})" if run else ""
             raise StackBusyError(f"a stack already runs on {self.path}{by}") from error
         self._lock = file
@@ -114,6 +115,7 @@ class DataFolder:
     def write_run(self, run: RunInfo) -> None:
         """Tell other commands about this stack."""
         run.pid_times = {name: _began(pid) for name, pid in run.pids.items()}
+        run.began = _began(run.pid)
         _write_private(self._run, json.dumps(asdict(run), indent=1) + "\n")
 
     def remove_run(self) -> None:
@@ -130,7 +132,9 @@ class DataFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return self._read_run()
+                run = self._read_run()
+                # a new stack holds the lock for a moment before it removes the note of one that was killed
+                return run if run and _began(run.pid) == run.began else None
         return None
 
     def end_leftovers(self, timeout_s: float = 15.0) -> None:

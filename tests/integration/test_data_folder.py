@@ -64,6 +64,26 @@ def test_a_running_stack_is_known_by_its_lock_and_not_by_its_note(tmp_path: Path
     assert DataFolder(tmp_path).running() is None
 
 
+def test_the_note_of_a_killed_stack_is_not_believed_while_the_next_one_starts(tmp_path: Path) -> None:
+    killed = _run(idle("killed", tmp_path).argv)
+    folder = DataFolder(tmp_path)
+    folder.lock()
+    run = a_run()
+    run.pid = killed.pid
+    folder.write_run(run)
+    assert DataFolder(tmp_path).running() is not None
+    killed.kill()
+    killed.wait()
+    folder.unlock()
+    folder.lock()  # as the next one does, before it removes the note
+    try:
+        assert DataFolder(tmp_path).running() is None
+        with pytest.raises(StackBusyError, match=r"already runs on \S+$"):
+            DataFolder(tmp_path).lock()
+    finally:
+        folder.unlock()
+
+
 async def test_children_left_by_a_killed_supervisor_are_ended_and_no_others(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path)
     folder.lock()
