@@ -9,7 +9,8 @@ from fastapi import FastAPI
 
 from api import chat, errors, events, health, models, tasks
 from api.live import LiveEvents
-from api.state import AccessCache, ApiState, Backlog, MemoryAlarm
+from api.state import AccessCache, ApiState
+from runtime.capacity import Backlog, MemoryAlarm
 from runtime.logs import configure_logs
 from runtime.publishing import PublishingThread
 from runtime.resources import open_celery, open_database, open_redis, open_streams

@@ -1,16 +1,13 @@
 """Reading a request body: bounded, JSON, and a clear 4xx for everything else."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from api.sse import ClientGoneError
-from schemas.errors import RequestError, of_validation
-
-Body = TypeVar("Body", bound=BaseModel)
+from schemas.errors import RequestError
 
 
 async def read_json(request: Request, max_bytes: int) -> tuple[bytes, dict[str, Any]]:
@@ -37,14 +34,3 @@ async def read_json(request: Request, max_bytes: int) -> tuple[bytes, dict[str, 
     if not isinstance(parsed, dict):
         raise RequestError(400, "The body must be a JSON object.", "invalid_json")
     return bytes(raw), parsed
-
-
-def validate(model: type[Body], parsed: dict[str, Any], within: str = "") -> Body:
-    """Validate against a schema; `within` names the place of `parsed` in the whole body.
-
-    Raises: RequestError 400 naming the field.
-    """
-    try:
-        return model.model_validate(parsed)
-    except ValidationError as error:
-        raise of_validation(error, within) from error

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from api.accept import accept
 from api.auth import Caller
-from api.body import read_json, validate
+from api.body import read_json
 from api.ending import cancel_task, give_up_task
 from api.live import Subscription
 from api.sse import ClientGoneError, EventStream, unless_gone
@@ -23,10 +23,12 @@ from core.failures import RULES, Failure
 from core.ids import created_ms
 from core.lanes import Priority
 from core.states import TaskState
+from runtime.prepare import Terms
 from schemas import events
 from schemas.chat import ChatCompletionRequest
 from schemas.completion import DONE, KEEPALIVE, ChunkEncoder
 from schemas.errors import RequestError, overloaded
+from schemas.requests import validate
 from services.authenticate import Access
 from services.look_up import look_up, read_response
 from services.register import new_id
@@ -101,10 +103,13 @@ class _Call:
             self._state,
             self._access,
             self._body,
-            url=URL,
-            priority=Priority.INTERACTIVE,
-            deadline_s=self._start_s + self._limit_s,
-            task_id=self.task_id,
+            Terms(
+                url=URL,
+                priority=Priority.INTERACTIVE,
+                deadline_s=self._start_s + self._limit_s,
+                max_attempts=self._state.settings.max_attempts,
+                task_id=self.task_id,
+            ),
         )
         silence_s = min(self._state.settings.keepalive_s, self._start_s)
         self._events = subscription.events(1, silence_s)

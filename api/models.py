@@ -4,8 +4,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from api.accept import find_model
 from api.auth import Caller
+from runtime.prepare import find_model
 from storage.records import Model
 
 router = APIRouter(tags=["openai"])

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from api.accept import accept
 from api.auth import Caller
-from api.body import read_json, validate
+from api.body import read_json
 from api.ending import cancel_task
 from api.json import JsonResponse
 from api.sse import unless_gone
@@ -22,9 +22,10 @@ from core.failures import Failure, is_dead
 from core.ids import looks_like_id
 from core.lanes import Priority
 from core.states import FINAL, TaskState
-from schemas.chat import ChatCompletionRequest
+from runtime.prepare import Terms
 from schemas.errors import RequestError
 from schemas.events import FINAL_STATES
+from schemas.requests import REQUESTS, validate
 from schemas.tasks import TaskCreate
 from services.look_up import list_page, look_up, read_response
 from services.register import new_id
@@ -81,7 +82,7 @@ async def create(request: Request, access: Caller) -> Response:
     state = state_of(request)
     raw, parsed = await read_json(request, state.settings.max_body_bytes)
     asked = validate(TaskCreate, parsed)
-    body = validate(ChatCompletionRequest, asked.body, "body")
+    body = validate(REQUESTS[asked.url], asked.body, "body")
     if body.stream:
         raise RequestError(
             400,
@@ -107,12 +108,15 @@ async def create(request: Request, access: Caller) -> Response:
             state,
             access,
             body,
-            url=asked.url,
-            priority=asked.priority or Priority.STANDARD,
-            deadline_s=asked.deadline_s or state.settings.task_ttl_s,
-            metadata=asked.metadata,
+            Terms(
+                url=asked.url,
+                priority=asked.priority or Priority.STANDARD,
+                deadline_s=asked.deadline_s or state.settings.task_ttl_s,
+                max_attempts=state.settings.max_attempts,
+                metadata=asked.metadata or {},
+                task_id=task_id,
+            ),
             idempotency=IdempotencyKey(key, hashlib.sha256(raw).digest()) if key is not None else None,
-            task_id=task_id,
             within="body.",
         )
         task = accepted.task

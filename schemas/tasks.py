@@ -1,21 +1,29 @@
 """The native tasks API: one task is one OpenAI request run later."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from core.lanes import Priority
 from schemas.chat import Strict
+from schemas.requests import REQUESTS
 
 # no NUL: Postgres can't store it in jsonb
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\x00]*$")]
 MetadataValue = Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00]*$")]
 
 
+def _served(url: str) -> str:
+    if url not in REQUESTS:
+        raise PydanticCustomError("url", "must be one of {urls}", {"urls": ", ".join(REQUESTS)})
+    return url
+
+
 class TaskCreate(Strict):
     """Body of POST /v1/tasks. `body` is validated as the request of `url`."""
 
-    url: Literal["/v1/chat/completions"]
+    url: Annotated[str, AfterValidator(_served), Field(json_schema_extra={"enum": list(REQUESTS)})]
     body: dict[str, Any]
     # strict mode takes an enum's members only; from JSON they come as their values
     priority: Annotated[Priority, Field(strict=False)] | None = None

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from api.body import validate
 from schemas.chat import ChatCompletionRequest, engine_body
 from schemas.errors import RequestError
+from schemas.requests import validate
 
 GOOD: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 OPTIONAL = [name for name, field in ChatCompletionRequest.model_fields.items() if not field.is_required()]
