@@ -1,44 +1,31 @@
-"""/v1/chat/completions: the same task as any other, with the caller waiting for it."""
+"""/v1/chat/completions: a synchronous call that speaks chat completions."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any
 
 import orjson
 import structlog
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from redis.exceptions import RedisError
 
-from api.accept import accept
 from api.auth import Caller
 from api.body import read_json
-from api.ending import cancel_task, give_up_task
-from api.live import Subscription
+from api.call import Call, broken
 from api.sse import ClientGoneError, EventStream, unless_gone
 from api.state import ApiState, state_of
-from core.failures import RULES, Failure
 from core.ids import created_ms
-from core.lanes import Priority
 from core.states import TaskState
-from runtime.prepare import Terms
 from schemas import events
 from schemas.chat import ChatCompletionRequest
 from schemas.completion import DONE, KEEPALIVE, ChunkEncoder
-from schemas.errors import RequestError, overloaded
+from schemas.errors import RequestError
 from schemas.requests import validate
 from services.authenticate import Access
-from services.look_up import look_up, read_response
-from services.register import new_id
-from storage.errors import is_away
 from storage.streams import Event
 
 router = APIRouter(tags=["openai"])
 log = structlog.get_logger()
 URL = "/v1/chat/completions"
-_RETRY_AFTER_S = 5.0
 
 
 @router.post(
@@ -58,7 +45,7 @@ async def create(request: Request, access: Caller) -> Response:
     call = _Call(state, access, body)
     stack = AsyncExitStack()
     try:
-        await call.begin(stack)
+        await call.begin(stack, body, call.terms(URL))
         first = await unless_gone(request, call.first_event())
         if body.stream:
             response: Response = EventStream(
@@ -78,123 +65,12 @@ async def create(request: Request, access: Caller) -> Response:
     return response
 
 
-class _Call:
-    """One synchronous call and its task."""
+class _Call(Call):
+    """One chat completion and its task."""
 
     def __init__(self, state: ApiState, access: Access, body: ChatCompletionRequest) -> None:
-        self.task_id = new_id("task")
-        self._state, self._access, self._body = state, access, body
-        limit_s = state.settings.sync_stream_s if body.stream else state.settings.sync_finish_s
-        self._start_s, self._limit_s = state.settings.sync_start_s, limit_s
-        self._events: AsyncIterator[Event | None]
-        self._late = False  # the time to finish ran out and the task was told to stop
-
-    async def begin(self, stack: AsyncExitStack) -> None:
-        """Subscribe, then accept: no event is missed. Raises: RequestError."""
-        try:
-            subscription: Subscription = await stack.enter_async_context(
-                self._state.live.subscription(self.task_id)
-            )
-        except RedisError as error:
-            raise overloaded(
-                "Synchronous calls are not available now; submit a task.", "streams_unavailable", 5
-            ) from error
-        await accept(
-            self._state,
-            self._access,
-            self._body,
-            Terms(
-                url=URL,
-                priority=Priority.INTERACTIVE,
-                deadline_s=self._start_s + self._limit_s,
-                max_attempts=self._state.settings.max_attempts,
-                task_id=self.task_id,
-            ),
-        )
-        silence_s = min(self._state.settings.keepalive_s, self._start_s)
-        self._events = subscription.events(1, silence_s)
-
-    async def first_event(self) -> Event | None:
-        """Wait for the start, before any header is sent. None: keep the stream open while waiting on.
-
-        Raises: RequestError 503 when nothing was free in time, or what ended the task before it started.
-        """
-        began = time.monotonic()
-        while True:
-            event = await anext(self._events)
-            if event is not None:
-                if event.type in events.FINAL_STATES and event.type != events.FINAL[TaskState.COMPLETED]:
-                    await self._raise_for(event)
-                return event
-            if time.monotonic() - began >= self._start_s - 0.05:
-                if await give_up_task(self._state, self.task_id, Failure.NOT_STARTED_IN_TIME):
-                    rule = RULES[Failure.NOT_STARTED_IN_TIME]
-                    raise overloaded(rule.message, Failure.NOT_STARTED_IN_TIME, _RETRY_AFTER_S)
-                began = time.monotonic() + self._limit_s  # claimed just now
-            elif self._body.stream:
-                return None
-
-    async def _timed(self, first: Event | None) -> AsyncIterator[Event | None]:
-        """The events, the task being cancelled once the time to finish ran out."""
-        deadline = time.monotonic() + self._limit_s + (self._start_s if first is None else 0)
-        yield first
-        async for event in self._events:
-            if time.monotonic() > deadline and not self._late:
-                self._late = True
-                await self.cancel()
-            yield event
-
-    async def answer(self, first: Event | None) -> bytes:
-        """Wait for the whole answer. Raises: RequestError for every other end."""
-        async for event in self._timed(first):
-            if event is None or event.type not in events.FINAL_STATES:
-                continue
-            if event.type != events.FINAL[TaskState.COMPLETED]:
-                await self._raise_for(event)
-            return await self._response()
-        raise AssertionError("a task's events end with a final one")
-
-    async def _response(self) -> bytes:
-        try:
-            response = await self._state.streams.get_result(self.task_id)
-        except RedisError:
-            response = None
-        response = response or await read_response(self._state.database, self.task_id)
-        if response is None:
-            raise RequestError(500, "The answer is not stored.", "internal_error")
-        return response.encode()
-
-    async def _final(self, event: Event) -> dict[str, Any]:
-        if event.data:
-            return dict(orjson.loads(event.data))
-        task = await look_up(self._state.database, self._access.caller.tenant_id, self.task_id)
-        assert task is not None
-        return {
-            "status": task.state,
-            "usage": None,
-            "error": events.failure_object(task.failure, task.failure_message),
-        }
-
-    async def _raise_for(self, event: Event) -> None:
-        raise self._error_of(await self._final(event))
-
-    def _error_of(self, final: dict[str, Any]) -> RequestError:
-        error = final.get("error")
-        if self._late or final["status"] == TaskState.INCOMPLETE:
-            return RequestError(
-                504,
-                f"Not finished within {self._limit_s:g} s. Submit it as a task to wait longer.",
-                "not_finished_in_time",
-                headers={"x-should-retry": "false"},
-            )
-        if error is None:
-            return RequestError(
-                409,
-                f"The task was {final['status']}.",
-                f"task_{final['status']}",
-                headers={"x-should-retry": "false"},
-            )
-        return RequestError(RULES[Failure(error["code"])].http_status, error["message"], error["code"])
+        super().__init__(state, access, streamed=bool(body.stream))
+        self._body = body
 
     async def frames(self, first: Event | None) -> AsyncIterator[bytes]:
         """The chunks of a streamed answer; an end that is no completion is an error frame, never silence."""
@@ -209,7 +85,7 @@ class _Call:
         )
         opened, newest = False, b""
         try:
-            async for event in self._timed(first):
+            async for event in self.events(first):
                 if event is None:
                     yield KEEPALIVE
                 elif event.type == events.DELTA:
@@ -225,40 +101,26 @@ class _Call:
                     await self.cancel()
                     return
                 elif event.type in events.FINAL_STATES:
-                    final = await self._final(event)
+                    final = await self.final(event)
                     if final["status"] != TaskState.COMPLETED:
-                        yield _error_frame(self._error_of(final))
+                        yield _error_frame(self.error_of(final))
                         return
                     if not event.data and not await self._is_whole(newest):
                         message = f"The end of the answer was lost on its way; it is in task {self.task_id}."
                         yield _error_frame(RequestError(503, message, "stream_lost"))
                         return
                     if include_usage:
-                        usage = final["usage"] or orjson.loads(await self._response())["usage"]
+                        usage = final["usage"] or orjson.loads(await self.stored_answer())["usage"]
                         yield encoder.usage(orjson.dumps(usage))
                     yield DONE
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller must not take it for the end
             log.warning("stream_broken", task_id=self.task_id, error=f"{type(error).__name__}: {error}")
-            yield _error_frame(_broken(error))
+            yield _error_frame(broken(error))
 
     async def _is_whole(self, newest: bytes) -> bool:
         """Say whether the deltas up to `newest` are the whole answer, whose end the stream did not tell."""
         sent = orjson.loads(newest)["tokens"][1] if newest else 0
-        return bool(sent >= orjson.loads(await self._response())["usage"]["completion_tokens"])
-
-    def finisher(self, stack: AsyncExitStack) -> Any:
-        """Return what ends a stream: an early leaver's task stops."""
-
-        async def finish(left_early: bool) -> None:
-            if left_early:
-                await self.cancel()
-            await stack.aclose()
-
-        return finish
-
-    async def cancel(self) -> None:
-        """Stop the task: nobody waits for it. Not undone by the caller's own cancellation."""
-        await asyncio.shield(cancel_task(self._state, self._access.caller.tenant_id, self.task_id))
+        return bool(sent >= orjson.loads(await self.stored_answer())["usage"]["completion_tokens"])
 
 
 def _running_usage(data: bytes) -> bytes:
@@ -266,14 +128,6 @@ def _running_usage(data: bytes) -> bytes:
     return orjson.dumps(
         {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
     )
-
-
-def _broken(error: Exception) -> RequestError:
-    if isinstance(error, RequestError):
-        return error
-    if is_away(error):
-        return overloaded("A store is away; ask again.", "store_unavailable", _RETRY_AFTER_S)
-    return RequestError(500, "Internal error.", "internal_error")
 
 
 def _error_frame(error: RequestError) -> bytes:
