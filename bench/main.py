@@ -9,7 +9,10 @@ from rich.console import Console
 from bench import output
 from bench.peer import PeerError
 
-NAMES = ("raw",)
+NAMES = (
+    "raw",
+    "recovery",
+)  # fmt: skip
 
 
 def run(name: str, *, json: Path | None = None, quick: bool = False, engine: str = "vllm") -> int:

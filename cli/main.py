@@ -174,7 +174,9 @@ def ping(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="raw; or report: the table of docs/benchmarks.md.")],
+    name: Annotated[
+        str, typer.Argument(help="raw, recovery …, all in docs/benchmarks.md; or report: its table.")
+    ],
     json: Annotated[Path | None, typer.Option(help="The result. Default: bench/results/NAME.json.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and less certain.")] = False,
     engine: Annotated[
