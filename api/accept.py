@@ -1,23 +1,16 @@
 """From a validated request to an accepted task: what every submitting route does."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from api.state import ApiState
 from runtime.prepare import Terms, prepare
 from schemas.chat import ChatCompletionRequest
 from schemas.errors import RequestError, overloaded
 from services.authenticate import Access
-from services.submit import IdempotencyKey, KeyReusedError, submit
+from services.once import Earlier, IdempotencyKey, KeyInFlightError, KeyReusedError
+from services.submit import submit
 from storage.outbox import Outgoing
 from storage.records import Task
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A task that is ours now; `task` is None when an idempotency key named an earlier one."""
-
-    task_id: str
-    task: Task | None
 
 
 async def accept(
@@ -27,21 +20,34 @@ async def accept(
     terms: Terms,
     *,
     idempotency: IdempotencyKey | None = None,
+    answer: Callable[[Task], Earlier] | None = None,
     within: str = "",
-) -> Accepted:
-    """Admit, store and publish a task. Raises: RequestError, and then nothing was stored."""
+) -> Task | Earlier:
+    """Admit, store and publish a task; or return what was accepted under the same key before.
+
+    Raises: RequestError, and then nothing was stored.
+    """
     new = await prepare(state.tokenizers, access, request, terms, within)
     if await state.backlog.of(new.lane) >= state.settings.max_queued_tasks:
         raise overloaded(f"The lane {new.lane.queue} is full.", "lane_full", 30)
     if await state.memory.full():
         raise overloaded("A store is nearly out of memory.", "store_full", 10)
     try:
-        accepted = await submit(state.database, new, idempotency)
-    except KeyReusedError as error:
-        raise RequestError(
-            422, "This Idempotency-Key was used with another body.", "idempotency_key_reused"
-        ) from error
-    if isinstance(accepted, str):
-        return Accepted(accepted, None)
-    state.publisher.put(Outgoing(new.id, new.lane))
-    return Accepted(new.id, accepted)
+        accepted = await submit(state.database, new, idempotency, answer)
+    except (KeyReusedError, KeyInFlightError) as error:
+        raise refusal_of(error) from error
+    if isinstance(accepted, Task):
+        state.publisher.put(Outgoing(new.id, new.lane))
+    return accepted
+
+
+def refusal_of(error: KeyReusedError | KeyInFlightError) -> RequestError:
+    """What the caller of a key that can't be used now is told."""
+    if isinstance(error, KeyReusedError):
+        return RequestError(422, "This Idempotency-Key was used with another body.", "idempotency_key_reused")
+    return RequestError(
+        409,
+        "A request with this Idempotency-Key is being accepted now; ask again.",
+        "idempotency_key_in_flight",
+        headers={"Retry-After": "1"},
+    )

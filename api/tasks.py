@@ -1,11 +1,10 @@
 """/v1/tasks: submit, poll, list, cancel."""
 
 import asyncio
-import hashlib
 import re
-from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from redis.exceptions import RedisError
@@ -14,6 +13,7 @@ from api.accept import accept
 from api.auth import Caller
 from api.body import read_json
 from api.ending import cancel_task
+from api.idempotency import idempotency_of
 from api.json import JsonResponse
 from api.sse import unless_gone
 from api.state import ApiState, state_of
@@ -28,9 +28,8 @@ from schemas.events import FINAL_STATES
 from schemas.requests import REQUESTS, validate
 from schemas.tasks import TaskCreate
 from services.look_up import list_page, look_up, read_response
-from services.register import new_id
+from services.once import Earlier
 from services.retry import retry
-from services.submit import IdempotencyKey
 from storage.records import Task
 
 router = APIRouter(tags=["tasks"])
@@ -91,45 +90,34 @@ async def create(request: Request, access: Caller) -> Response:
             "body.stream",
         )
     wait_s = _wait_s(request.headers.get("prefer", ""))
-    key = request.headers.get("idempotency-key")
-    if key is not None and not 0 < len(key) <= 255:
-        raise RequestError(
-            400, "An Idempotency-Key has 1 to 255 characters.", "invalid_value", "Idempotency-Key"
-        )
-    task_id = new_id("task")
-    async with AsyncExitStack() as stack:
-        subscription = None
-        if wait_s > 0:
-            try:
-                subscription = await stack.enter_async_context(state.live.subscription(task_id))
-            except RedisError:
-                subscription = None  # the caller asked for a favour: the task is accepted all the same
-        accepted = await accept(
-            state,
-            access,
-            body,
-            Terms(
-                url=asked.url,
-                priority=asked.priority or Priority.STANDARD,
-                deadline_s=asked.deadline_s or state.settings.task_ttl_s,
-                max_attempts=state.settings.max_attempts,
-                metadata=asked.metadata or {},
-                task_id=task_id,
-            ),
-            idempotency=IdempotencyKey(key, hashlib.sha256(raw).digest()) if key is not None else None,
-            within="body.",
-        )
-        task = accepted.task
-        if subscription is not None and task is not None:
-            await unless_gone(request, _ended(subscription, wait_s))
-            task = None
-    if task is None:  # of earlier, or waited for
-        task = await find_task(state, access, accepted.task_id)
-    headers = {"Location": f"/v1/tasks/{task.id}"}
+    accepted = await accept(
+        state,
+        access,
+        body,
+        Terms(
+            url=asked.url,
+            priority=asked.priority or Priority.STANDARD,
+            deadline_s=asked.deadline_s or state.settings.task_ttl_s,
+            max_attempts=state.settings.max_attempts,
+            metadata=asked.metadata or {},
+        ),
+        idempotency=idempotency_of(request, raw),
+        answer=lambda task: Earlier(task.id, 202, orjson.dumps(task_object(task)).decode()),
+        within="body.",
+    )
+    task_id = accepted.id if isinstance(accepted, Task) else accepted.object_id
+    headers = {"Location": f"/v1/tasks/{task_id}"}
     if wait_s > 0:
         headers["Preference-Applied"] = f"wait={wait_s:g}"
-    if task.state in FINAL and wait_s > 0:
-        return JsonResponse(await render(state, task), 200, headers)
+        task = await unless_gone(request, _ended(state, access, task_id, wait_s))
+        if task.state in FINAL:
+            return JsonResponse(await render(state, task), 200, headers)
+    elif isinstance(accepted, Task):
+        task = accepted
+    elif accepted.answer is not None:  # told before: told again
+        return Response(accepted.answer, accepted.status, headers | {"Retry-After": "1"}, "application/json")
+    else:
+        task = await find_task(state, access, task_id)
     headers["Retry-After"] = str(poll_after_s(task))
     return JsonResponse(task_object(task), 202, headers)
 
@@ -139,14 +127,19 @@ def _wait_s(prefer: str) -> float:
     return min(float(found[1]), _MAX_WAIT_S) if found else 0.0
 
 
-async def _ended(subscription: Any, wait_s: float) -> None:
+async def _ended(state: ApiState, access: Caller, task_id: str, wait_s: float) -> Task:
+    """Wait for a task's end, but not longer than that, and read it."""
     try:
-        async with asyncio.timeout(wait_s):
+        async with asyncio.timeout(wait_s), state.live.subscription(task_id) as subscription:
+            task = await find_task(state, access, task_id)  # after subscribing: its end can't be missed now
+            if task.state in FINAL:
+                return task
             async for event in subscription.events(1, wait_s):
                 if event is not None and event.type in FINAL_STATES:
-                    return
-    except TimeoutError:
-        return
+                    break
+    except (RedisError, TimeoutError):
+        pass  # the caller asked for a favour: the task is accepted all the same
+    return await find_task(state, access, task_id)
 
 
 @router.get("/v1/tasks")

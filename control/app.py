@@ -29,13 +29,14 @@ async def _serve(settings: Settings) -> None:
     redis, broker = open_redis(settings), open_redis(settings, settings.broker_url)
     streams = open_streams(settings, redis)
     outbox = Outbox(database, open_celery(settings), older_s=_PUBLISH_GRACE_S)
+    retention = Retention(database, retention_s=settings.retention_s, keys_s=settings.idempotency_s)
     leader = Leader(database, "control", f"{socket.gethostname()}-{os.getpid()}", settings.leader_lease_s)
     loops = [
         Loop("rescue", settings.tick_s, Rescue(database, streams)),
         Loop("outbox", settings.tick_s, outbox),
         Loop("recount", 2 * settings.tick_s, Recount(database, BrokerDepths(broker, settings.key_prefix))),
         Loop("expiry", settings.tick_s, Expiry(database, streams)),
-        Loop("retention", _RETENTION_EVERY_S, Retention(database, retention_s=settings.retention_s)),
+        Loop("retention", _RETENTION_EVERY_S, retention),
     ]
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.failures import Failure
 from core.pricing import Usage, cost_usd_micros
 from core.states import TaskState
-from storage import attempts, presence, tasks
+from storage import attempts, idempotency, presence, tasks
 from storage.autocommit import autocommit
 from storage.records import Ending, Lost
 
@@ -72,6 +72,12 @@ async def purge(database: AsyncEngine, *, retention_s: float, limit: int) -> int
     """Delete the bodies of final tasks past their retention; return how many."""
     async with database.begin() as connection:
         return await tasks.purge_final(connection, retention_s, limit=limit)
+
+
+async def forget_keys(database: AsyncEngine, *, older_s: float, limit: int) -> int:
+    """Delete idempotency keys past their time; return how many."""
+    async with database.begin() as connection:
+        return await idempotency.delete_old(connection, older_s=older_s, limit=limit)
 
 
 async def forget_workers(database: AsyncEngine, *, unseen_s: float) -> int:

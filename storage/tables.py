@@ -172,8 +172,12 @@ idempotency_keys = sa.Table(
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), primary_key=True),
     sa.Column("key", sa.Text, primary_key=True),
     sa.Column("body_digest", sa.LargeBinary, nullable=False),
-    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False, index=True),
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), index=True),  # null: not a task's
+    sa.Column("object_id", sa.Text),  # what was accepted
+    sa.Column("status", sa.SmallInteger, nullable=False, server_default="202"),  # of the answer
+    sa.Column("answer", sa.Text),  # JSON; null in rows of before it was kept
     _created_at(),
+    sa.Index("ix_idempotency_keys_created_at", "created_at"),
 )
 
 attempts = sa.Table(

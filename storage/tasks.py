@@ -11,7 +11,7 @@ from core.failures import Failure, is_dead
 from core.lanes import Lane, LengthClass, Priority
 from core.states import FINAL, TaskState
 from storage.records import Caller, NewTask, Task
-from storage.tables import idempotency_keys, ledger_entries, task_payloads, tasks
+from storage.tables import ledger_entries, task_payloads, tasks
 
 SELECT_TASK = sa.select(tasks, ledger_entries.c.cost_usd_micros).outerjoin(
     ledger_entries, ledger_entries.c.task_id == tasks.c.id
@@ -245,28 +245,3 @@ UPDATE tasks t SET purged_at = now(), metadata = '{}' FROM old WHERE t.id = old.
 async def purge_final(connection: AsyncConnection, retention_s: float, *, limit: int) -> int:
     """Delete the bodies of tasks that ended longer ago than that; rows and ledger stay. Return how many."""
     return (await connection.execute(_PURGE, {"retention_s": retention_s, "limit": limit})).rowcount
-
-
-async def remember_idempotency_key(
-    connection: AsyncConnection, tenant_id: str, key: str, body_digest: bytes, task_id: str
-) -> None:
-    """Store the key with its task, in the transaction that accepts it. Raises: IntegrityError if taken."""
-    await connection.execute(
-        idempotency_keys.insert().values(
-            tenant_id=tenant_id, key=key, body_digest=body_digest, task_id=task_id
-        )
-    )
-
-
-async def find_idempotency_key(
-    connection: AsyncConnection, tenant_id: str, key: str
-) -> tuple[bytes, str] | None:
-    """Return (body digest, task id) of an idempotency key used before."""
-    row = (
-        await connection.execute(
-            sa.select(idempotency_keys.c.body_digest, idempotency_keys.c.task_id).where(
-                idempotency_keys.c.tenant_id == tenant_id, idempotency_keys.c.key == key
-            )
-        )
-    ).one_or_none()
-    return (row.body_digest, row.task_id) if row else None

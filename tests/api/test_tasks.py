@@ -179,11 +179,35 @@ async def test_an_idempotency_key_names_one_task(
 ) -> None:
     before = accepted()
     key = {"Idempotency-Key": "order 1"}
-    tasks = await asyncio.gather(*(submit(http, stack, headers=key) for _ in range(8)))
-    assert len({task["id"] for task in tasks}) == 1
+    answers = await asyncio.gather(
+        *(http.post("/v1/tasks", json=body_of(stack), headers=key) for _ in range(8))
+    )
+    told = [answer for answer in answers if answer.status_code != 409]
+    assert len({answer.content for answer in told}) == 1
+    assert all(answer.headers["retry-after"] == "1" for answer in answers)
+    await final(http, told[0].json()["id"])
+    again = await http.post("/v1/tasks", json=body_of(stack), headers=key)
+    assert (again.status_code, again.content) == (
+        202,
+        told[0].content,
+    )  # what was told, though it is done now
+    waited = await http.post("/v1/tasks", json=body_of(stack), headers=key | {"Prefer": "wait=5"})
+    assert (waited.status_code, waited.json()["status"]) == (200, "completed")
     assert accepted() == before + 1
     other = await http.post("/v1/tasks", json=body_of(stack, max_tokens=9), headers=key)
     assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_key_reused")
+
+
+async def test_a_client_that_says_it_tries_again_gets_the_task_of_its_first_try(
+    http: httpx.AsyncClient, stack: Stack, accepted: Counter
+) -> None:
+    before = accepted()
+    first, again, new = [
+        await submit(http, stack, seed=77, headers={"x-stainless-retry-count": count})
+        for count in ("0", "1", "0")
+    ]
+    assert first["id"] == again["id"] != new["id"]
+    assert accepted() == before + 2
 
 
 async def test_tasks_are_listed_in_pages_without_gap(http: httpx.AsyncClient, stack: Stack) -> None:

@@ -13,9 +13,10 @@ from core.states import TaskState
 from services.attempt import Holder, claim, hand_back, renew, set_exposed, settle
 from services.cancel import cancel
 from services.look_up import look_up, read_response
+from services.once import Earlier, IdempotencyKey, KeyInFlightError, KeyReusedError, find_earlier
 from services.publish import find_unpublished, note_published
-from services.submit import IdempotencyKey, KeyReusedError, submit
-from services.tend import expire, purge, rescue
+from services.submit import submit
+from services.tend import expire, forget_keys, purge, rescue
 from storage.records import Caller, Claim, Ending, Held, NewTask, Task
 from storage.tables import attempts, grants, ledger_entries
 from tests.support.seeds import MODEL, TARIFF, end_lease, new_task, opened, seed_caller, seed_task
@@ -324,12 +325,42 @@ async def test_the_same_idempotency_key_and_body_is_one_task(database: AsyncEngi
     first, second = new_task(caller), new_task(caller)
     key = IdempotencyKey("k", b"digest")
     accepted = await submit(database, first, key)
-    assert not isinstance(accepted, str)
     assert accepted == await read(database, first)
-    assert await submit(database, second, key) == first.id
+    assert await submit(database, second, key) == Earlier(first.id, 202, None)
     assert await look_up(database, caller.tenant_id, second.id) is None
     with pytest.raises(KeyReusedError):
         await submit(database, second, IdempotencyKey("k", b"other digest"))
+
+
+async def test_a_key_held_by_another_request_is_in_flight(database: AsyncEngine, caller: Caller) -> None:
+    key = IdempotencyKey("k", b"digest")
+    async with database.begin() as connection:
+        assert await find_earlier(connection, caller.tenant_id, key) is None
+        with pytest.raises(KeyInFlightError):
+            await submit(database, new_task(caller), key)
+    assert isinstance(await submit(database, new_task(caller), key), Task)
+
+
+async def test_a_body_sent_again_is_the_same_task_only_when_the_client_says_that_it_tries_again(
+    database: AsyncEngine, caller: Caller
+) -> None:
+    first, second, third = new_task(caller), new_task(caller), new_task(caller)
+    await submit(database, first, IdempotencyKey("body", b"digest", again=False))
+    assert await submit(database, third, IdempotencyKey("body", b"digest", again=True)) == Earlier(
+        first.id, 202, None
+    )
+    await submit(database, second, IdempotencyKey("body", b"digest", again=False))
+    assert await submit(database, third, IdempotencyKey("body", b"digest", again=True)) == Earlier(
+        second.id, 202, None
+    )
+
+
+async def test_keys_past_their_time_are_forgotten(database: AsyncEngine, caller: Caller) -> None:
+    key = IdempotencyKey("k", b"digest")
+    await submit(database, new_task(caller), key)
+    assert await forget_keys(database, older_s=3600.0, limit=10) == 0
+    assert await forget_keys(database, older_s=0.0, limit=10) == 1
+    assert isinstance(await submit(database, new_task(caller), key), Task)
 
 
 async def test_purging_deletes_bodies_and_keeps_the_row_and_its_cost(
