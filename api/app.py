@@ -7,13 +7,13 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from api import chat, errors, events, health, models, tasks
+from api import chat, errors, events, files, health, models, tasks
 from api.live import LiveEvents
 from api.state import AccessCache, ApiState
 from runtime.capacity import Backlog, MemoryAlarm
 from runtime.logs import configure_logs
 from runtime.publishing import PublishingThread
-from runtime.resources import open_celery, open_database, open_redis, open_streams
+from runtime.resources import open_blobs, open_celery, open_database, open_redis, open_streams
 from runtime.settings import Settings
 
 log = structlog.get_logger()
@@ -24,6 +24,7 @@ async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
     database = open_database(settings, name="api")
     redis, broker = open_redis(settings), open_redis(settings, settings.broker_url)
     streams = open_streams(settings, redis)
+    blobs = open_blobs(settings)
     live = LiveEvents(redis, streams, database)
     publisher = PublishingThread(open_celery(settings), database)
     state = ApiState(
@@ -31,6 +32,7 @@ async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
         database=database,
         redis=redis,
         streams=streams,
+        blobs=blobs,
         live=live,
         publisher=publisher,
         access=AccessCache(database, settings.key_pepper.get_secret_value().encode()),
@@ -46,6 +48,7 @@ async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
         await publisher.stop()
         await redis.aclose()
         await broker.aclose()
+        blobs.close()
         await database.dispose()
 
 
@@ -62,7 +65,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="Headrace", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
     app.add_middleware(errors.RequestIds)
     errors.install(app)
-    for resource in (chat, models, tasks, events, health):
+    for resource in (chat, models, tasks, events, files, health):
         app.include_router(resource.router)
     return app
 

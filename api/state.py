@@ -15,6 +15,7 @@ from runtime.publishing import PublishingThread
 from runtime.settings import Settings
 from runtime.tokenizers import Tokenizers
 from services.authenticate import Access, authenticate
+from storage.blobs import Blobs
 from storage.streams import EventStreams
 
 _FRESH_S = 1.0  # for how long a key and its grants are taken as known
@@ -49,6 +50,7 @@ class ApiState:
     database: AsyncEngine
     redis: Redis
     streams: EventStreams
+    blobs: Blobs
     live: LiveEvents
     publisher: PublishingThread
     access: AccessCache

@@ -8,6 +8,7 @@ import socket
 import structlog
 
 from control.expiry import Expiry
+from control.files import FileRemoval
 from control.leader import Leader
 from control.loops import Loop, run_loop
 from control.outbox import Outbox
@@ -15,7 +16,7 @@ from control.recount import Recount
 from control.rescue import Rescue
 from control.retention import Retention
 from runtime.logs import configure_logs
-from runtime.resources import open_celery, open_database, open_redis, open_streams
+from runtime.resources import open_blobs, open_celery, open_database, open_redis, open_streams
 from runtime.settings import Settings
 from storage.depths import BrokerDepths
 
@@ -28,6 +29,7 @@ async def _serve(settings: Settings) -> None:
     database = open_database(settings, name="control")
     redis, broker = open_redis(settings), open_redis(settings, settings.broker_url)
     streams = open_streams(settings, redis)
+    blobs = open_blobs(settings)
     outbox = Outbox(database, open_celery(settings), older_s=_PUBLISH_GRACE_S)
     retention = Retention(database, retention_s=settings.retention_s, keys_s=settings.idempotency_s)
     leader = Leader(database, "control", f"{socket.gethostname()}-{os.getpid()}", settings.leader_lease_s)
@@ -37,6 +39,7 @@ async def _serve(settings: Settings) -> None:
         Loop("recount", 2 * settings.tick_s, Recount(database, BrokerDepths(broker, settings.key_prefix))),
         Loop("expiry", settings.tick_s, Expiry(database, streams)),
         Loop("retention", _RETENTION_EVERY_S, retention),
+        Loop("files", settings.tick_s, FileRemoval(database, blobs, upload_s=settings.upload_s)),
     ]
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -55,6 +58,7 @@ async def _serve(settings: Settings) -> None:
     outbox.close()
     await redis.aclose()
     await broker.aclose()
+    blobs.close()
     await database.dispose()
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from runtime.settings import Settings
+from storage.blobs import Blobs
 from storage.broker import make_celery
 from storage.streams import EventStreams
 
@@ -60,6 +61,11 @@ def open_redis(settings: Settings, url: SecretStr | None = None) -> Redis:
 def open_streams(settings: Settings, redis: Redis) -> EventStreams:
     """The event streams on that client."""
     return EventStreams(redis, settings.key_prefix, settings.stream_ttl_s)
+
+
+def open_blobs(settings: Settings) -> Blobs:
+    """The bytes of files. Raises: ImportError, ValueError for a URL that can't be used."""
+    return Blobs(settings.files_url)
 
 
 def open_celery(settings: Settings) -> Celery:

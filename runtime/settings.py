@@ -52,6 +52,13 @@ class Settings(BaseSettings):
     idempotency_s: float = Field(default=24 * 3600.0, ge=900)  # for how long an idempotency key is known
     retention_s: float = Field(default=30 * 24 * 3600.0, gt=0)  # of bodies in Postgres; rows stay
 
+    # Files and batches
+    files_url: str = "files"  # a folder, or an fsspec URL (s3://…); the same for api and control
+    max_file_bytes: int = Field(default=512 * 1024 * 1024, ge=1024)
+    max_batch_file_bytes: int = Field(default=200 * 1024 * 1024, ge=1024)  # a batch's input
+    upload_s: float = Field(default=3600.0, gt=0)  # an upload not done by then is given up
+    batch_file_ttl_s: float = Field(default=30 * 24 * 3600.0, gt=0)  # a batch's files, unless the caller says
+
     # Worker
     engine: Literal["vllm", "deterministic"] = "vllm"
     model: str = ""  # the model name a worker serves

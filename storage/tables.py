@@ -24,11 +24,13 @@ metadata = sa.MetaData(
 )
 
 
-def _one_of(column: str, values: object) -> str:
+def one_of(column: str, values: object) -> str:
+    """SQL of a CHECK that a column holds one of an enum's values."""
     return f"{column} IN ({', '.join(repr(str(v)) for v in sorted(values))})"  # type: ignore[call-overload]
 
 
-def _created_at() -> sa.Column[object]:
+def created_at() -> sa.Column[object]:
+    """The column of a row's moment of insertion."""
     return sa.Column("created_at", sa.TIMESTAMP(True), nullable=False, server_default=sa.func.now())
 
 
@@ -37,7 +39,7 @@ tenants = sa.Table(
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("name", sa.Text, nullable=False, unique=True),
-    _created_at(),
+    created_at(),
 )
 
 api_keys = sa.Table(
@@ -48,7 +50,7 @@ api_keys = sa.Table(
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("lookup", sa.Text, nullable=False, unique=True),  # first characters of the key, not secret
     sa.Column("digest", sa.LargeBinary, nullable=False),  # HMAC-SHA256 of the key under the pepper
-    _created_at(),
+    created_at(),
     sa.Column("expires_at", sa.TIMESTAMP(True)),
     sa.Column("revoked_at", sa.TIMESTAMP(True)),
 )
@@ -63,7 +65,7 @@ models = sa.Table(
     sa.Column("short_tokens", sa.Integer, nullable=False),  # bounds of the length classes
     sa.Column("medium_tokens", sa.Integer, nullable=False),
     sa.Column("owned_by", sa.Text, nullable=False, server_default="headrace"),
-    _created_at(),
+    created_at(),
     sa.CheckConstraint("0 < short_tokens AND short_tokens < medium_tokens", name="bounds_rise"),
     sa.CheckConstraint("max_model_len > 0", name="has_context"),
 )
@@ -86,7 +88,7 @@ grants = sa.Table(
     metadata,
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), primary_key=True),
     sa.Column("model", sa.ForeignKey("models.name", ondelete="CASCADE"), primary_key=True),
-    _created_at(),
+    created_at(),
 )
 
 tasks = sa.Table(
@@ -107,7 +109,7 @@ tasks = sa.Table(
     sa.Column("exposed", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("prompt_tokens", sa.Integer, nullable=False),  # as counted at admission
     sa.Column("max_output_tokens", sa.Integer, nullable=False),
-    _created_at(),
+    created_at(),
     sa.Column("deadline_at", sa.TIMESTAMP(True), nullable=False),
     sa.Column("published_at", sa.TIMESTAMP(True)),  # null: the broker may not know of it (outbox)
     sa.Column("started_at", sa.TIMESTAMP(True)),  # first claim
@@ -125,14 +127,14 @@ tasks = sa.Table(
     sa.Column("ttft_ms", sa.Integer),  # from acceptance; null where the first token came from a lost attempt
     sa.Column("retry_of", sa.Text),  # the dead task that this one does again
     sa.Column("metadata", JSONB, nullable=False, server_default="{}"),
-    sa.CheckConstraint(_one_of("state", TaskState), name="state"),
-    sa.CheckConstraint(_one_of("priority", Priority), name="priority"),
-    sa.CheckConstraint(_one_of("length_class", LengthClass), name="length_class"),
-    sa.CheckConstraint(f"failure IS NULL OR {_one_of('failure', Failure)}", name="failure"),
+    sa.CheckConstraint(one_of("state", TaskState), name="state"),
+    sa.CheckConstraint(one_of("priority", Priority), name="priority"),
+    sa.CheckConstraint(one_of("length_class", LengthClass), name="length_class"),
+    sa.CheckConstraint(f"failure IS NULL OR {one_of('failure', Failure)}", name="failure"),
     sa.CheckConstraint(
-        f"({_one_of('state', RUNNING)}) = (lease_expires_at IS NOT NULL)", name="running_has_lease"
+        f"({one_of('state', RUNNING)}) = (lease_expires_at IS NOT NULL)", name="running_has_lease"
     ),
-    sa.CheckConstraint(f"({_one_of('state', FINAL)}) = (finished_at IS NOT NULL)", name="final_has_end"),
+    sa.CheckConstraint(f"({one_of('state', FINAL)}) = (finished_at IS NOT NULL)", name="final_has_end"),
     sa.CheckConstraint("attempt >= 0 AND failures >= 0 AND failures <= attempt", name="attempt"),
     sa.CheckConstraint("state <> 'completed' OR usage_output_tokens IS NOT NULL", name="completed_has_usage"),
     sa.Index("ix_tasks_tenant_list", "tenant_id", "id"),
@@ -152,7 +154,7 @@ tasks = sa.Table(
         "finished_at",
         postgresql_where=sa.text("purged_at IS NULL AND finished_at IS NOT NULL"),
     ),
-    sa.Index("ix_tasks_running", "id", postgresql_where=sa.text(_one_of("state", RUNNING))),
+    sa.Index("ix_tasks_running", "id", postgresql_where=sa.text(one_of("state", RUNNING))),
     # leases are renewed every second: no index on lease_expires_at keeps those updates heap-only
     postgresql_with={"fillfactor": "80"},
 )
@@ -176,7 +178,7 @@ idempotency_keys = sa.Table(
     sa.Column("object_id", sa.Text),  # what was accepted
     sa.Column("status", sa.SmallInteger, nullable=False, server_default="202"),  # of the answer
     sa.Column("answer", sa.Text),  # JSON; null in rows of before it was kept
-    _created_at(),
+    created_at(),
     sa.Index("ix_idempotency_keys_created_at", "created_at"),
 )
 
@@ -205,7 +207,7 @@ ledger_entries = sa.Table(
     sa.Column("cached_tokens", sa.Integer, nullable=False),
     sa.Column("output_tokens", sa.Integer, nullable=False),
     sa.Column("cost_usd_micros", sa.BigInteger, nullable=False),
-    _created_at(),
+    created_at(),
     sa.CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens AND output_tokens >= 0", name="counts"),
     sa.CheckConstraint("cost_usd_micros >= 0", name="cost"),
     sa.Index("ix_ledger_entries_tenant_time", "tenant_id", "created_at"),

@@ -231,6 +231,7 @@ class LocalStack:
                 "HEADRACE_API_HOST": LOOPBACK,
                 "HEADRACE_API_PORT": str(ports["api"]),
                 "HEADRACE_ENGINE": self.options.engine,
+                "HEADRACE_FILES_URL": str(folder.path / "files"),
                 "HEADRACE_FLOWER_PASSWORD_FILE": str(folder.secret_file("flower-password")),
             },
         )

@@ -99,6 +99,7 @@ class Lab:
             "HEADRACE_DATABASE_URL": self.postgres.url,
             "HEADRACE_BROKER_URL": self.valkey.url_of(0),
             "HEADRACE_STREAMS_URL": self.valkey.url_of(1),
+            "HEADRACE_FILES_URL": str(self.folder / "files"),
         }
         return kept | DEFAULTS | stores | self.settings
 

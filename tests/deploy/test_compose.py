@@ -169,7 +169,13 @@ def test_weights_are_mounted_read_only_and_on_one_path() -> None:
         name: [volume for volume in service.get("volumes", []) if isinstance(volume, dict)]
         for name, service in services().items()
     }
-    assert {name for name, found in mounts.items() if found} == {"api", "model", "worker", "worker-cpu"}
+    assert {name for name, found in mounts.items() if found} == {
+        "api",
+        "control",
+        "model",
+        "worker",
+        "worker-cpu",
+    }
     for found in filter(None, mounts.values()):
         (mount,) = found
         assert (mount["target"], mount["read_only"]) == ("/models", True)

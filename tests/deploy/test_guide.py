@@ -103,7 +103,10 @@ def test_the_guide_tells_the_defaults_that_the_code_has() -> None:
     for name, shown in re.findall(r"`HEADRACE_([A-Z_]+)` \(([0-9.,]+)[ )]", GUIDE):
         default = Settings.model_fields[name.lower()].default
         number = float(shown.replace(",", ""))
-        expected = {"RETENTION_S": 30 * 86400, "STREAM_TTL_S": 3600, "KV_CACHE_BYTES": 1 << 30}
+        expected = {
+            **{"RETENTION_S": 30 * 86400, "STREAM_TTL_S": 3600, "BATCH_FILE_TTL_S": 30 * 86400},
+            **{"KV_CACHE_BYTES": 1 << 30, "MAX_FILE_BYTES": 512 << 20, "MAX_BATCH_FILE_BYTES": 200 << 20},
+        }
         if name == "DRAIN_S":
             assert compose.services()["worker"]["environment"]["HEADRACE_DRAIN_S"] == shown
         else:

@@ -5,7 +5,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from migrations import upgrade
-from storage.tables import metadata
+from storage.schema import metadata
 
 
 def test_a_migrated_database_has_the_tables_of_the_code(database_url: str) -> None:

@@ -1,0 +1,7 @@
+"""All tables: what a migrated database is held against."""
+
+from storage import batch_tables, tables
+
+metadata = tables.metadata
+
+__all__ = ["batch_tables", "metadata", "tables"]
