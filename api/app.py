@@ -1,5 +1,6 @@
 """The API process: state opened at start, routes, and one place for errors."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -7,9 +8,10 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from api import chat, errors, events, files, health, models, tasks
+from api import admin, chat, errors, events, files, health, models, tasks
+from api.access import AccessCache
 from api.live import LiveEvents
-from api.state import AccessCache, ApiState
+from api.state import ApiState
 from runtime.capacity import Backlog, MemoryAlarm
 from runtime.logs import configure_logs
 from runtime.publishing import PublishingThread
@@ -41,9 +43,12 @@ async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
     )
     publisher.start()
     await live.start()
+    noting_uses = asyncio.create_task(state.access.uses.run())
     try:
         yield state
     finally:
+        noting_uses.cancel()
+        await state.access.uses.write()
         await live.stop()
         await publisher.stop()
         await redis.aclose()
@@ -65,7 +70,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="Headrace", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
     app.add_middleware(errors.RequestIds)
     errors.install(app)
-    for resource in (chat, models, tasks, events, files, health):
+    for resource in (chat, models, tasks, events, files, health, *admin.RESOURCES):
         app.include_router(resource.router)
     return app
 

@@ -1,10 +1,15 @@
-"""Who may enter: `Authorization: Bearer hr_…`."""
+"""Who may enter: `Authorization: Bearer hr_…`, and what the key's scopes open.
+
+A route takes `Caller`: looking (GET, HEAD) needs the scope `read`, everything else `submit`. What is under
+/v1/admin takes `Admin` and needs `admin`. No scope implies another.
+"""
 
 from typing import Annotated
 
 from fastapi import Depends, Request
 
 from api.state import state_of
+from core.scopes import Scope
 from schemas.errors import RequestError
 from services.authenticate import Access
 
@@ -23,7 +28,33 @@ async def _access(request: Request) -> Access:
         raise RequestError(
             401, "The API key is not valid.", "invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
         )
+    if access.disabled:
+        raise RequestError(403, "The key's tenant is disabled.", "tenant_disabled")
     return access
 
 
-Caller = Annotated[Access, Depends(_access)]
+def _require(access: Access, scope: Scope) -> Access:
+    if scope not in access.scopes:
+        raise RequestError(
+            403,
+            f"The API key lacks the scope {scope!r}.",
+            "insufficient_scope",
+            headers={"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'},  # RFC 6750
+        )
+    return access
+
+
+_Known = Annotated[Access, Depends(_access)]
+
+
+async def _caller(request: Request, access: _Known) -> Access:
+    return _require(access, Scope.READ if request.method in ("GET", "HEAD") else Scope.SUBMIT)
+
+
+async def admin(access: _Known) -> Access:
+    """Let administrators in."""
+    return _require(access, Scope.ADMIN)
+
+
+Caller = Annotated[Access, Depends(_caller)]
+Admin = Annotated[Access, Depends(admin)]

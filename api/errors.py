@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.json import JsonResponse
 from api.sse import ClientGoneError
 from schemas.errors import RequestError, error_body, overloaded
+from services.change import ConflictError, MissingError
 from storage.errors import STORE_ERRORS, is_away
 
 log = structlog.get_logger()
@@ -40,6 +41,15 @@ def install(app: FastAPI) -> None:
         # of a list, the place in it stands last: the parameter's own name is what a caller knows
         name = next((str(part) for part in reversed(first["loc"]) if isinstance(part, str)), "request")
         return JsonResponse(error_body(400, f"Invalid {name}: {first['msg']}.", "invalid_value", name), 400)
+
+    @app.exception_handler(MissingError)
+    async def missing(_: Request, error: MissingError) -> Response:
+        return JsonResponse(error_body(404, str(error), f"{error.kind}_not_found", error.kind), 404)
+
+    @app.exception_handler(ConflictError)
+    async def conflict(_: Request, error: ConflictError) -> Response:
+        # nothing that trying again would change, as clients do on 409
+        return JsonResponse(error_body(409, str(error), error.code), 409, {"x-should-retry": "false"})
 
     @app.exception_handler(ClientGoneError)
     async def gone(_: Request, __: ClientGoneError) -> Response:
@@ -72,6 +82,7 @@ class RequestIds:
         given = dict(scope["headers"]).get(b"x-request-id", b"")
         sane = 0 < len(given) <= 128 and given.isascii() and given.decode("latin-1").isprintable()
         request_id = given if sane else b"req_" + secrets.token_hex(12).encode()
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
 
         started = False
 

@@ -1,7 +1,6 @@
 """Setting up over the database: the first key, and models."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,15 +11,22 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cli.private_file import write_private
 from core.keys import lookup_of
 from core.lanes import LengthBounds
 from core.pricing import Tariff
+from core.scopes import ADMINISTRATORS, USUAL, Scope
 from runtime.chat_template import ModelTokenizer
 from runtime.resources import open_database
 from runtime.settings import settings
 from services.authenticate import authenticate
-from services.register import create_key, register_model, revoke_key
+from services.change import MissingError
+from services.manage_keys import revoke_key
+from services.register import create_key, register_model
 from services.retry import list_dead, retry
+from storage.audit import Actor
+
+OPERATOR = "operator"  # the tenant of administrators' keys
 
 
 def _run(work: Callable[[AsyncEngine], Awaitable[None]]) -> None:
@@ -34,29 +40,34 @@ def _run(work: Callable[[AsyncEngine], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def bootstrap(key_file: Path, tenant: str) -> None:
-    """Write an API key of the tenant to a file, unless it holds one in force already."""
+def bootstrap(key_file: Path | None, tenant: str, admin_key_file: Path | None) -> None:
+    """Write an API key of the tenant to a file, and an administrator's to another, unless those are in force."""
     pepper = settings().key_pepper.get_secret_value().encode()
 
-    known = key_file.read_text().strip() if key_file.exists() else ""
+    def known(file: Path) -> str:
+        return file.read_text().strip() if file.exists() else ""
+
+    async def write(database: AsyncEngine, file: Path, owner: str, scopes: frozenset[Scope]) -> None:
+        if await authenticate(database, known(file), pepper):
+            return
+        await create_key(
+            database,
+            tenant=owner,
+            name="bootstrap",
+            pepper=pepper,
+            scopes=scopes,
+            keep=lambda text: write_private(file, text + "\n"),
+        )
+        print(f"key of tenant {owner} ({', '.join(sorted(scopes))}) written to {file}")
 
     async def work(database: AsyncEngine) -> None:
-        if known and await authenticate(database, known, pepper):
-            return
-        _write_secret(key_file, await create_key(database, tenant=tenant, name="bootstrap", pepper=pepper))
-        print(f"API key of tenant {tenant} written to {key_file}")
+        if key_file is not None:
+            await write(database, key_file, tenant, USUAL)
+        if admin_key_file is not None:
+            # a tenant of its own: administrators' keys use no model, and nobody disables them by mistake
+            await write(database, admin_key_file, OPERATOR, ADMINISTRATORS)
 
     _run(work)
-
-
-def _write_secret(file: Path, text: str) -> None:
-    """Write a file that only its owner can read, whole or not at all."""
-    unfinished = file.with_name(file.name + ".new")
-    unfinished.unlink(missing_ok=True)
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as out:
-        out.write(text + "\n")
-    unfinished.replace(file)
 
 
 def print_new_key(tenant: str, name: str) -> None:
@@ -71,16 +82,16 @@ def print_new_key(tenant: str, name: str) -> None:
 
 def revoke(key: str) -> int:
     """Revoke a key named by itself or by its first characters; return the exit code."""
-    done = False
 
     async def work(database: AsyncEngine) -> None:
-        nonlocal done
-        done = await revoke_key(database, lookup_of(key))
+        await revoke_key(database, Actor("headrace key revoke"), lookup_of(key))
 
-    _run(work)
-    if not done:
-        print("headrace: no such key in force", file=sys.stderr)
-    return 0 if done else 1
+    try:
+        _run(work)
+    except MissingError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def print_dead(limit: int) -> None:

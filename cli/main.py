@@ -78,13 +78,20 @@ def migrate() -> None:
 
 @app.command()
 def bootstrap(
-    key_file: Annotated[Path, typer.Option(help="Where the API key goes; readable by its owner only.")],
+    key_file: Annotated[
+        Path | None, typer.Option(help="Where the tenant's API key goes; readable by its owner only.")
+    ] = None,
     tenant: Annotated[str, typer.Option(help="Created when missing.")] = "default",
+    admin_key_file: Annotated[
+        Path | None, typer.Option(help="Where an administrator's key goes; readable by its owner only.")
+    ] = None,
 ) -> None:
-    """Create the first tenant and its API key; does nothing when the file holds a key in force."""
+    """Create the first tenant and the first keys; does nothing where a file holds a key in force."""
+    if key_file is None and admin_key_file is None:
+        raise typer.BadParameter("give --key-file, --admin-key-file or both")
     import cli.admin
 
-    cli.admin.bootstrap(key_file, tenant)
+    cli.admin.bootstrap(key_file, tenant, admin_key_file)
 
 
 @model_app.command("add")

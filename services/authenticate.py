@@ -1,13 +1,17 @@
-"""Who is asking, and what may they use."""
+"""Who is asking, and what may they use?"""
 
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core import keys
+from core.scopes import Scope
 from storage import identities, registry
 from storage.autocommit import autocommit
 from storage.records import Caller, Model
+
+# what a key that nobody has is compared with: an unknown key takes as long as a wrong one
+_NOBODYS = bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,16 +19,32 @@ class Access:
     """A caller with the models that exist for it."""
 
     caller: Caller
-    models: dict[str, Model]
+    models: dict[str, Model]  # with the grants' limits
+    scopes: frozenset[Scope] = frozenset()
+    name: str = ""  # of the key, for people
+    disabled: bool = False  # its tenant is: nothing is open to it
 
 
 async def authenticate(database: AsyncEngine, key_text: str, pepper: bytes) -> Access | None:
     """Return what the key gives access to; None for a key that is wrong, revoked or expired."""
     if not keys.is_well_formed(key_text):
         return None
+    lookup = keys.lookup_of(key_text)
     async with autocommit(database) as connection:
-        stored = await identities.find_key(connection, keys.lookup_of(key_text))
-        if stored is None or not keys.matches(key_text, pepper, stored.digest):
+        stored = await identities.find_key(connection, lookup)
+        if not keys.matches(key_text, pepper, stored.digest if stored else _NOBODYS) or stored is None:
             return None
         models = await registry.granted_models(connection, stored.tenant_id)
-    return Access(Caller(stored.id, stored.tenant_id), {model.name: model for model in models})
+    return Access(
+        Caller(stored.id, stored.tenant_id),
+        {model.name: model for model in models},
+        stored.scopes,
+        f"{lookup} ({stored.name})",
+        stored.tenant_disabled,
+    )
+
+
+async def note_uses(database: AsyncEngine, used: dict[str, float]) -> int:
+    """Note when keys (by id, seconds since the epoch) were last used; return how many were written."""
+    async with autocommit(database) as connection:
+        return await identities.note_uses(connection, used)

@@ -1,43 +1,49 @@
-"""Set up what must exist before the first request: tenant, key, models, grants."""
+"""Set up what must exist before the first request, over the database alone: tenant, key, model, grant."""
 
 import secrets
-import time
+from collections.abc import Callable, Iterable
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from core.ids import make_id
 from core.keys import make_key
 from core.lanes import LengthBounds
 from core.pricing import Tariff
-from storage import identities, registry
-from storage.autocommit import autocommit
+from core.scopes import USUAL, Scope
+from services.change import changing
+from services.new_id import new_id as new_id
+from storage import grants, identities, registry, tenants
+from storage.audit import Actor
 
 
-def new_id(prefix: str) -> str:
-    """Make an id of now."""
-    return make_id(prefix, time.time_ns() // 1_000_000, secrets.token_bytes(10))
+async def create_key(
+    database: AsyncEngine,
+    *,
+    tenant: str,
+    name: str,
+    pepper: bytes,
+    scopes: Iterable[Scope] = USUAL,
+    keep: Callable[[str], None] | None = None,
+) -> str:
+    """Create a key for a tenant (created when missing); return its text, which is not stored.
 
-
-async def create_key(database: AsyncEngine, *, tenant: str, name: str, pepper: bytes) -> str:
-    """Create a key for a tenant (created when missing); return its text, which is not stored."""
+    `keep` gets the text before the key exists for anybody: what it raises leaves no key behind.
+    """
     key = make_key(secrets.token_bytes(44), pepper)
-    async with database.begin() as connection:
-        tenant_id = await identities.ensure_tenant(connection, new_id("tenant"), tenant)
-        await identities.insert_key(
-            connection,
+    async with changing(database, Actor("headrace bootstrap")) as change:
+        tenant_id = await tenants.ensure_tenant(change.connection, new_id("tenant"), tenant)
+        stored = await identities.insert_key(
+            change.connection,
             key_id=new_id("key"),
             tenant_id=tenant_id,
             name=name,
             lookup=key.lookup,
             digest=key.digest,
+            scopes=scopes,
         )
+        await change.record("key.create", stored.id, tenant_id=tenant_id, after=stored)
+        if keep is not None:
+            keep(key.text)
     return key.text
-
-
-async def revoke_key(database: AsyncEngine, lookup: str) -> bool:
-    """Revoke a key by its lookup prefix; API processes refuse it within a second. False: none in force."""
-    async with autocommit(database) as connection:
-        return await identities.revoke_key(connection, lookup)
 
 
 async def register_model(
@@ -51,8 +57,10 @@ async def register_model(
     tariff: Tariff,
     tenant: str,
 ) -> None:
-    """Register or change a model and grant it to a tenant."""
-    async with database.begin() as connection:
+    """Register or change a model and grant it to a tenant; limits of a grant that exists stay."""
+    async with changing(database, Actor("headrace model add")) as change:
+        connection = change.connection
+        before = await registry.get_model(connection, name)
         await registry.put_model(
             connection,
             name=name,
@@ -61,6 +69,9 @@ async def register_model(
             default_max_tokens=default_max_tokens,
             bounds=bounds,
         )
+        await change.record(
+            "model.put", name, before=before, after=await registry.get_model(connection, name)
+        )
         await registry.put_tariff(connection, name, tariff)
-        tenant_id = await identities.ensure_tenant(connection, new_id("tenant"), tenant)
-        await registry.grant(connection, tenant_id, name)
+        tenant_id = await tenants.ensure_tenant(connection, new_id("tenant"), tenant)
+        await grants.ensure_grant(connection, tenant_id, name)

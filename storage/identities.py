@@ -1,31 +1,66 @@
-"""Tenants and API keys."""
+"""API keys. What a holder sends can be checked against what is stored, not read from it."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from core.scopes import Scope
+from storage.paging import Page, read_page
 from storage.tables import api_keys, tenants
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key as stored: what its holder sends can be checked against `digest`, not read from it."""
+    """A key in force, as authentication needs it."""
 
     id: str
     tenant_id: str
     digest: bytes
+    scopes: frozenset[Scope]
+    name: str
+    tenant_disabled: bool
 
 
-async def ensure_tenant(connection: AsyncConnection, tenant_id: str, name: str) -> str:
-    """Return the id of the tenant of that name, creating it under `tenant_id` when missing."""
-    await connection.execute(
-        insert(tenants).values(id=tenant_id, name=name).on_conflict_do_nothing(index_elements=["name"])
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key as administrators may see it: no secret, no digest."""
+
+    id: str
+    tenant_id: str
+    name: str
+    lookup: str  # its first characters
+    scopes: tuple[Scope, ...]
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None  # to the minute
+    replaced_by: str | None  # the key that its rotation made
+
+
+_COLUMNS = [column for column in api_keys.c if column.name != "digest"]
+_IN_FORCE = sa.and_(
+    api_keys.c.revoked_at.is_(None),
+    sa.or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > sa.func.now()),
+)
+
+
+def _of(row: Any) -> ApiKey:
+    return ApiKey(
+        id=row.id,
+        tenant_id=row.tenant_id,
+        name=row.name,
+        lookup=row.lookup,
+        scopes=tuple(scope for scope in Scope if scope in row.scopes),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
+        replaced_by=row.replaced_by,
     )
-    found = await connection.execute(sa.select(tenants.c.id).where(tenants.c.name == name))
-    return str(found.scalar_one())
 
 
 async def insert_key(
@@ -36,35 +71,112 @@ async def insert_key(
     name: str,
     lookup: str,
     digest: bytes,
+    scopes: Iterable[Scope],
     expires_at: datetime | None = None,
-) -> None:
+) -> ApiKey:
     """Store a key. Raises: IntegrityError when the lookup prefix is taken."""
-    await connection.execute(
-        api_keys.insert().values(
-            id=key_id, tenant_id=tenant_id, name=name, lookup=lookup, digest=digest, expires_at=expires_at
-        )
+    query = api_keys.insert().values(
+        id=key_id,
+        tenant_id=tenant_id,
+        name=name,
+        lookup=lookup,
+        digest=digest,
+        scopes=sorted(scopes),
+        expires_at=expires_at,
     )
+    return _of((await connection.execute(query.returning(*_COLUMNS))).one())
 
 
 async def find_key(connection: AsyncConnection, lookup: str) -> StoredKey | None:
     """Find a key in force (neither revoked nor expired) by its lookup prefix."""
-    row = (
-        await connection.execute(
-            sa.select(api_keys.c.id, api_keys.c.tenant_id, api_keys.c.digest).where(
-                api_keys.c.lookup == lookup,
-                api_keys.c.revoked_at.is_(None),
-                sa.or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > sa.func.now()),
-            )
+    query = (
+        sa.select(
+            api_keys.c.id,
+            api_keys.c.tenant_id,
+            api_keys.c.digest,
+            api_keys.c.scopes,
+            api_keys.c.name,
+            tenants.c.disabled_at.is_not(None).label("tenant_disabled"),
         )
-    ).one_or_none()
-    return StoredKey(row.id, row.tenant_id, row.digest) if row else None
-
-
-async def revoke_key(connection: AsyncConnection, lookup: str) -> bool:
-    """Revoke the key of that lookup prefix; False when there is none in force."""
-    result = await connection.execute(
-        sa.update(api_keys)
-        .where(api_keys.c.lookup == lookup, api_keys.c.revoked_at.is_(None))
-        .values(revoked_at=sa.func.now())
+        .join(tenants, tenants.c.id == api_keys.c.tenant_id)
+        .where(api_keys.c.lookup == lookup, _IN_FORCE)
     )
-    return bool(result.rowcount)
+    row = (await connection.execute(query)).one_or_none()
+    if row is None:
+        return None
+    scopes = frozenset(map(Scope, row.scopes))
+    return StoredKey(row.id, row.tenant_id, row.digest, scopes, row.name, row.tenant_disabled)
+
+
+async def get_key(connection: AsyncConnection, id_or_lookup: str, *, lock: bool = False) -> ApiKey | None:
+    """Read a key by its id or lookup prefix, whatever became of it; `lock` until the transaction ends."""
+    query = sa.select(*_COLUMNS).where(
+        sa.or_(api_keys.c.id == id_or_lookup, api_keys.c.lookup == id_or_lookup)
+    )
+    row = (await connection.execute(query.with_for_update() if lock else query)).one_or_none()
+    return _of(row) if row else None
+
+
+async def find_key_named(connection: AsyncConnection, tenant_id: str, name: str) -> ApiKey | None:
+    """Find the newest key of that name in force and not rotated."""
+    query = sa.select(*_COLUMNS).where(
+        api_keys.c.tenant_id == tenant_id,
+        api_keys.c.name == name,
+        api_keys.c.replaced_by.is_(None),
+        _IN_FORCE,
+    )
+    row = (await connection.execute(query.order_by(api_keys.c.id.desc()).limit(1))).one_or_none()
+    return _of(row) if row else None
+
+
+async def update_key(connection: AsyncConnection, key_id: str, values: Mapping[str, Any]) -> ApiKey:
+    """Change columns of a key that exists."""
+    query = sa.update(api_keys).where(api_keys.c.id == key_id).values(dict(values)).returning(*_COLUMNS)
+    return _of((await connection.execute(query)).one())
+
+
+async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
+    """Revoke a key that exists; one revoked before keeps its time."""
+    return await update_key(
+        connection, key_id, {"revoked_at": sa.func.coalesce(api_keys.c.revoked_at, sa.func.now())}
+    )
+
+
+async def end_by(connection: AsyncConnection, key_id: str, *, within_s: float, replaced_by: str) -> ApiKey:
+    """Let a key end after a time, or when it would have anyway, another one taking its place."""
+    ends = sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, within_s)
+    return await update_key(
+        connection,
+        key_id,
+        {"expires_at": sa.func.least(api_keys.c.expires_at, ends), "replaced_by": replaced_by},
+    )
+
+
+async def list_keys(
+    connection: AsyncConnection, page: Page, *, tenant_id: str | None, name: str | None, in_force: bool
+) -> tuple[list[ApiKey], bool]:
+    """List keys, of one tenant or of all, and whether there are more."""
+    query = sa.select(*_COLUMNS)
+    if tenant_id is not None:
+        query = query.where(api_keys.c.tenant_id == tenant_id)
+    if name is not None:
+        query = query.where(api_keys.c.name == name)
+    if in_force:
+        query = query.where(_IN_FORCE)
+    rows, has_more = await read_page(connection, query, api_keys.c.id, page)
+    return [_of(row) for row in rows], has_more
+
+
+_USED = sa.text("""
+UPDATE api_keys k SET last_used_at = to_timestamp(u.at)
+FROM unnest(CAST(:ids AS text[]), CAST(:at AS float8[])) AS u(id, at)
+WHERE k.id = u.id AND (k.last_used_at IS NULL OR k.last_used_at < to_timestamp(u.at) - interval '1 minute')
+""").bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Text)), sa.bindparam("at", type_=sa.ARRAY(sa.Float)))
+
+
+async def note_uses(connection: AsyncConnection, used: Mapping[str, float]) -> int:
+    """Note when keys (by id) were last used, unless another process did so less than a minute before.
+
+    Return how many were written.
+    """
+    return (await connection.execute(_USED, {"ids": list(used), "at": list(used.values())})).rowcount

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from core.failures import Failure
+from core.grants import NO_LIMITS, GrantLimits
 from core.lanes import Lane, LengthBounds, LengthClass, Priority
 from core.pricing import Tariff, Usage
 from core.states import TaskState
@@ -29,6 +30,7 @@ class Model:
     bounds: LengthBounds
     owned_by: str
     created_at: datetime
+    limits: GrantLimits = NO_LIMITS  # where it is read as granted to a tenant
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
-"""Models, their tariffs, and who may use them."""
+"""Models and their tariffs; as a tenant sees them."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from core.grants import NO_LIMITS, GrantLimits
 from core.lanes import LengthBounds
 from core.pricing import Tariff
+from storage.grants import LIMITS, limits_of
 from storage.records import Model
 from storage.tables import grants, models, tariffs
 
@@ -46,20 +48,15 @@ async def put_tariff(connection: AsyncConnection, model: str, tariff: Tariff) ->
         await connection.execute(tariffs.insert().values(model=model, **prices))
 
 
-async def grant(connection: AsyncConnection, tenant_id: str, model: str) -> None:
-    """Let a tenant use a model."""
-    await connection.execute(insert(grants).values(tenant_id=tenant_id, model=model).on_conflict_do_nothing())
-
-
 async def granted_models(connection: AsyncConnection, tenant_id: str) -> list[Model]:
-    """List the models that a tenant may use, by name; the others do not exist for it."""
+    """List the models that a tenant may use, by name and with its limits; the others do not exist for it."""
     rows = await connection.execute(
-        sa.select(models)
+        sa.select(models, *LIMITS)
         .join(grants, grants.c.model == models.c.name)
         .where(grants.c.tenant_id == tenant_id)
         .order_by(models.c.name)
     )
-    return [_model(row) for row in rows]
+    return [_model(row, limits_of(row)) for row in rows]
 
 
 async def get_model(connection: AsyncConnection, name: str) -> Model | None:
@@ -68,7 +65,7 @@ async def get_model(connection: AsyncConnection, name: str) -> Model | None:
     return _model(row) if row else None
 
 
-def _model(row: sa.Row[tuple[object, ...]]) -> Model:
+def _model(row: sa.Row[tuple[object, ...]], limits: GrantLimits = NO_LIMITS) -> Model:
     return Model(
         name=row.name,
         path=row.path,
@@ -77,4 +74,5 @@ def _model(row: sa.Row[tuple[object, ...]]) -> Model:
         bounds=LengthBounds(row.short_tokens, row.medium_tokens),
         owned_by=row.owned_by,
         created_at=row.created_at,
+        limits=limits,
     )

@@ -6,11 +6,15 @@ Rules of `core.states` stand here again as CHECK constraints, so that no bug and
 Units: `*_usd_micros` integer micro-USD (tariffs: per million tokens); `*_at` timestamptz of the database clock.
 """
 
+from collections.abc import Iterable
+from enum import StrEnum
+
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from core.failures import Failure
 from core.lanes import LengthClass, Priority
+from core.scopes import USUAL, Scope
 from core.states import FINAL, RUNNING, TaskState
 
 metadata = sa.MetaData(
@@ -29,6 +33,11 @@ def one_of(column: str, values: object) -> str:
     return f"{column} IN ({', '.join(repr(str(v)) for v in sorted(values))})"  # type: ignore[call-overload]
 
 
+def array_of(values: Iterable[StrEnum]) -> str:
+    """SQL of an array of an enum's values."""
+    return f"ARRAY[{', '.join(repr(str(v)) for v in sorted(values))}]::text[]"
+
+
 def created_at() -> sa.Column[object]:
     """The column of a row's moment of insertion."""
     return sa.Column("created_at", sa.TIMESTAMP(True), nullable=False, server_default=sa.func.now())
@@ -40,6 +49,12 @@ tenants = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("name", sa.Text, nullable=False, unique=True),
     created_at(),
+    sa.Column("disabled_at", sa.TIMESTAMP(True)),  # its keys open nothing, its queued tasks end as forbidden
+    sa.Column("retention_s", sa.Float),  # of bodies; null: the deployment's
+    sa.Column(
+        "store", sa.Boolean, nullable=False, server_default=sa.true()
+    ),  # false: as if all asked store=false
+    sa.CheckConstraint("retention_s > 0", name="retention"),
 )
 
 api_keys = sa.Table(
@@ -53,6 +68,10 @@ api_keys = sa.Table(
     created_at(),
     sa.Column("expires_at", sa.TIMESTAMP(True)),
     sa.Column("revoked_at", sa.TIMESTAMP(True)),
+    sa.Column("scopes", sa.ARRAY(sa.Text), nullable=False, server_default=sa.text(array_of(USUAL))),
+    sa.Column("last_used_at", sa.TIMESTAMP(True)),  # to the minute
+    sa.Column("replaced_by", sa.Text),  # the key that its rotation made
+    sa.CheckConstraint(f"scopes <> '{{}}' AND scopes <@ {array_of(Scope)}", name="scopes"),
 )
 
 models = sa.Table(
@@ -89,6 +108,34 @@ grants = sa.Table(
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), primary_key=True),
     sa.Column("model", sa.ForeignKey("models.name", ondelete="CASCADE"), primary_key=True),
     created_at(),
+    # limits; null: none
+    sa.Column("max_prompt_tokens", sa.Integer),
+    sa.Column("max_output_tokens", sa.Integer),
+    sa.Column("max_open_tasks", sa.Integer),  # queued and running at the same time
+    sa.Column("priorities", sa.ARRAY(sa.Text)),
+    sa.Column("endpoints", sa.ARRAY(sa.Text)),  # routes of the OpenAI surface
+    sa.CheckConstraint(
+        "max_prompt_tokens > 0 AND max_output_tokens > 0 AND max_open_tasks > 0", name="limits_positive"
+    ),
+    sa.CheckConstraint(f"priorities <> '{{}}' AND priorities <@ {array_of(Priority)}", name="priorities"),
+    sa.CheckConstraint("endpoints <> '{}'", name="endpoints"),
+)
+
+# Append-only: a trigger refuses to change or delete entries.
+audit_entries = sa.Table(
+    "audit_entries",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),  # sorts by time
+    created_at(),
+    sa.Column("actor_key_id", sa.Text),  # null: a command that works on the database itself
+    sa.Column("actor", sa.Text, nullable=False),  # the key's first characters and its tenant, or the command
+    sa.Column("request_id", sa.Text),
+    sa.Column("action", sa.Text, nullable=False),  # such as key.revoke
+    sa.Column("object_id", sa.Text, nullable=False),
+    sa.Column("tenant_id", sa.Text),  # whom the change concerns; null: everybody
+    sa.Column("before", JSONB),  # null: there was none
+    sa.Column("after", JSONB),  # null: there is none now
+    sa.Index("ix_audit_entries_tenant", "tenant_id", "id"),
 )
 
 tasks = sa.Table(

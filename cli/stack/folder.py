@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from cli.private_file import write_private
 from cli.stack.process import StackError
 
 SECRETS = ("postgres-password", "valkey-password", "key-pepper", "flower-password")
@@ -41,6 +42,12 @@ class RunInfo:
     pid_times: dict[str, int] = field(default_factory=dict)  # when each began: pids are used again
     began: int = 0  # when the supervisor did
     format: int = _FORMAT
+    admin_key_file: str = ""
+
+    @property
+    def admin_key(self) -> str:
+        """The administrator's key."""
+        return Path(self.admin_key_file).read_text().strip()
 
     @property
     def api_key(self) -> str:
@@ -61,6 +68,7 @@ class DataFolder:
         self.secrets = self.path / "secrets"
         self.logs = self.path / "logs"
         self.api_key = self.path / "api-key"
+        self.admin_key = self.path / "admin-key"
         self._run = self.path / "run.json"
         self._ports = self.path / "ports.json"
         self._lock: TextIO | None = None
@@ -93,7 +101,7 @@ class DataFolder:
                 return value
         self.secrets.mkdir(mode=0o700, exist_ok=True)
         value = secrets.token_urlsafe(24)
-        _write_private(file, value + "\n")
+        write_private(file, value + "\n")
         return value
 
     def secret_file(self, name: str) -> Path:
@@ -110,13 +118,13 @@ class DataFolder:
 
     def save_ports(self, ports: dict[str, int]) -> None:
         """Remember the ports of this run."""
-        _write_private(self._ports, json.dumps(ports, indent=1) + "\n")
+        write_private(self._ports, json.dumps(ports, indent=1) + "\n")
 
     def write_run(self, run: RunInfo) -> None:
         """Tell other commands about this stack."""
         run.pid_times = {name: _began(pid) for name, pid in run.pids.items()}
         run.began = _began(run.pid)
-        _write_private(self._run, json.dumps(asdict(run), indent=1) + "\n")
+        write_private(self._run, json.dumps(asdict(run), indent=1) + "\n")
 
     def remove_run(self) -> None:
         """The stack ended cleanly."""
@@ -173,14 +181,3 @@ def _began(pid: int) -> int:
         if fields[0] not in "ZX":
             return int(fields[19])  # starttime; the name before it may hold spaces and brackets
     return 0
-
-
-def _write_private(file: Path, text: str) -> None:
-    fresh = file.with_name(file.name + ".new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as writer:
-        writer.write(text)
-        writer.flush()
-        os.fsync(descriptor)
-    fresh.replace(file)

@@ -169,8 +169,9 @@ class LocalStack:
             await self.supervisor.start(Child(valkey.program, probes.blocking(valkey.is_ready)))
         with step("migrate", "bringing the schema up to date"):
             await self._once("migrate", "migrate")
-        with step("bootstrap", "tenant and API key"):
-            await self._once("bootstrap", "bootstrap", "--key-file", str(self.folder.api_key))
+        with step("bootstrap", "tenant, API key and administrator's key"):
+            files = ("--key-file", str(self.folder.api_key), "--admin-key-file", str(self.folder.admin_key))
+            await self._once("bootstrap", "bootstrap", *files)
 
     async def _start_child(self, child: Child) -> None:
         what = "loading the model" if child.program.name == "worker" else "starting"
@@ -217,6 +218,7 @@ class LocalStack:
             pid=os.getpid(),
             api_url=f"http://{LOOPBACK}:{ports['api']}",
             api_key_file=str(folder.api_key),
+            admin_key_file=str(folder.admin_key),
             flower_url=f"http://{LOOPBACK}:{ports['flower']}",
             flower_user=flower.USER,
             flower_password_file=str(folder.secret_file("flower-password")),

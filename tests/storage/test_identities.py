@@ -2,7 +2,9 @@
 
 from core.keys import lookup_of
 from services.authenticate import authenticate
-from services.register import create_key, revoke_key
+from services.manage_keys import revoke_key
+from services.register import create_key
+from storage.audit import Actor
 from tests.support.seeds import PEPPER, opened, seed_caller
 
 
@@ -13,9 +15,9 @@ async def test_a_revoked_key_opens_nothing_and_is_revoked_once(database_url: str
         access = await authenticate(database, key, PEPPER)
         assert access is not None
         assert list(access.models) == ["org/model"]
-        assert await revoke_key(database, lookup_of(key))
+        revoked = await revoke_key(database, Actor("test"), lookup_of(key))
         assert await authenticate(database, key, PEPPER) is None
-        assert not await revoke_key(database, lookup_of(key))
+        assert await revoke_key(database, Actor("test"), lookup_of(key)) == revoked
 
 
 async def test_a_key_of_another_pepper_opens_nothing(database_url: str) -> None:

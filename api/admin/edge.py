@@ -1,0 +1,62 @@
+"""What the resources of /v1/admin share: the scope, who acts, pages."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from api.auth import Admin, admin
+from api.body import read_json
+from api.state import state_of
+from schemas.chat import Strict
+from schemas.requests import validate
+from storage.audit import Actor
+from storage.paging import Page
+
+Body = TypeVar("Body", bound=Strict)
+
+
+def admin_router() -> APIRouter:
+    """Make a router whose every route needs the scope `admin`, whether or not it asks who acts."""
+    return APIRouter(prefix="/v1/admin", tags=["admin"], dependencies=[Depends(admin)])
+
+
+def _actor(request: Request, access: Admin) -> Actor:
+    return Actor(access.name, access.caller.key_id, request.state.request_id)
+
+
+Administrator = Annotated[Actor, Depends(_actor)]
+
+
+def _page(
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    after: Annotated[str | None, Query(max_length=400)] = None,
+    order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
+) -> Page:
+    return Page(limit, after, order == "desc")
+
+
+Paged = Annotated[Page, Depends(_page)]
+
+
+async def read_body(request: Request, schema: type[Body]) -> Body:
+    """Read and validate a body. Raises: RequestError 400, 413, 415."""
+    _, parsed = await read_json(request, state_of(request).settings.max_body_bytes)
+    return validate(schema, parsed)
+
+
+def body_of(schema: type[Strict]) -> dict[str, Any]:
+    """Describe a route's body for its OpenAPI entry (`openapi_extra`)."""
+    content = {"application/json": {"schema": schema.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def page_object(data: Sequence[dict[str, Any]], has_more: bool) -> dict[str, Any]:
+    """Build a page's wire form; each of `data` has an `id`, and the next page is after the last one's."""
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": has_more,
+    }

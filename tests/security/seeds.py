@@ -1,0 +1,99 @@
+"""What the role × route table's calls need: keys of every role, and objects to name in paths."""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from core.scopes import Scope
+from services.cancel import cancel
+from services.manage_keys import add_key, revoke_key
+from services.manage_tenants import change_tenant
+from services.register import create_key
+from storage import identities
+from storage.audit import Actor
+from storage.records import Caller
+from tests.support.seeds import MODEL, PEPPER, seed_caller, seed_task
+
+OPERATOR = Actor("test")
+
+
+class World:
+    """Tenants `owner` and `other`, who may use one model each, with keys of every role."""
+
+    def __init__(self, database: AsyncEngine) -> None:
+        self.database = database
+        self.keys: dict[str, str] = {}  # key texts by role
+        self.http: httpx.AsyncClient  # on the application, once that runs
+        self.owner: Caller
+
+    async def make(self) -> "World":
+        """Fill the database."""
+        self.owner = await seed_caller(self.database, "owner")
+        for name in ("revoked", "expired", "all", *Scope):
+            self.keys[name] = await self._key(
+                "owner", name, [Scope(name)] if name in list(Scope) else list(Scope)
+            )
+        for scope in Scope:
+            self.keys[f"other {scope}"] = await self._key("other", scope, [scope])
+            self.keys[f"disabled {scope}"] = await self._key("disabled", scope, [scope])
+        await self._revoke("revoked")
+        async with self.database.begin() as connection:
+            expired = await identities.find_key_named(connection, self.owner.tenant_id, "expired")
+            assert expired is not None
+            await identities.end_by(connection, expired.id, within_s=0, replaced_by="")
+        await change_tenant(self.database, OPERATOR, "disabled", {"disabled": True}, of="")
+        return self
+
+    async def call(self, method: str, path: str, **options: Any) -> Any:
+        """Call a route as the owner, who may do everything there; return the answer's JSON."""
+        headers = {"Authorization": f"Bearer {self.keys['all']}"}
+        answer = await self.http.request(method, path, headers=headers, **options)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    async def _key(self, tenant: str, name: str, scopes: list[Scope]) -> str:
+        return await create_key(self.database, tenant=tenant, name=name, pepper=PEPPER, scopes=scopes)
+
+    async def _revoke(self, name: str) -> None:
+        await revoke_key(self.database, OPERATOR, self.keys[name][:15])
+
+
+async def _task(world: World) -> str:
+    # one that ended: following it ends too
+    task = await seed_task(world.database, world.owner)
+    await cancel(world.database, world.owner.tenant_id, task.id)
+    return task.id
+
+
+async def _file(world: World) -> str:
+    upload = {"file": ("lines.jsonl", b"{}\n")}
+    return str((await world.call("POST", "/v1/files", files=upload, data={"purpose": "batch"}))["id"])
+
+
+async def _key(world: World) -> str:
+    name = secrets.token_hex(4)
+    key, _ = await add_key(
+        world.database, OPERATOR, PEPPER, tenant="owner", name=name, scopes=[Scope.READ], expires_at=None
+    )
+    return key.id
+
+
+async def _model(_: World) -> str:
+    return MODEL
+
+
+async def _tenant(_: World) -> str:
+    return "owner"
+
+
+# path parameter → how to make one that belongs to tenant `owner`
+SEEDS: dict[str, Callable[[World], Awaitable[str]]] = {
+    "task_id": _task,
+    "file_id": _file,
+    "model": _model,
+    "key": _key,
+    "tenant": _tenant,
+}
