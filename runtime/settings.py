@@ -64,7 +64,12 @@ class Settings(BaseSettings):
     model: str = ""  # the model name a worker serves
     lanes: str = ""  # of these length classes (short,medium,long); empty: all
     worker_name: str = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
-    max_num_seqs: int = Field(default=64, ge=1)
+    max_num_seqs: int = Field(default=64, ge=1)  # the worker's slots
+    reserved_slots: int | None = Field(
+        default=None, ge=0
+    )  # for interactive work; None: an eighth, at least 1
+    max_running_long: int | None = Field(default=None, ge=1)  # at once; None: half of the slots
+    max_running_medium: int | None = Field(default=None, ge=1)  # at once; None: no ceiling
     kv_cache_bytes: int = Field(default=1 << 30, ge=1 << 20)  # CPU engines; on GPUs see gpu_memory_share
     gpu_memory_share: float = Field(default=0.9, gt=0, le=1)
     max_batched_tokens: int | None = Field(default=None, ge=32)  # per engine step; None: vLLM's choice

@@ -3,13 +3,15 @@
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 import structlog
 
-from core.lanes import lanes_of, parse_length_classes
+from core.lanes import LengthClass, lanes_of, parse_length_classes
+from core.slots import SlotRules, default_ceilings, default_reserved
 from runtime.logs import configure_logs
 from runtime.publishing import PublishingThread
 from runtime.resources import open_celery, open_database, open_redis, open_streams
@@ -168,6 +170,20 @@ def build_engine(settings: Settings, model: Model) -> Engine:
     )
 
 
+def slot_rules(settings: Settings, total: int) -> SlotRules:
+    """Share a number of slots as the settings say. Raises: ValueError."""
+    served = parse_length_classes(settings.lanes)
+    ceilings = default_ceilings(total, served)
+    for length_class, ceiling in (
+        (LengthClass.MEDIUM, settings.max_running_medium),
+        (LengthClass.LONG, settings.max_running_long),
+    ):
+        if ceiling is not None:
+            ceilings[length_class] = ceiling
+    reserved = settings.reserved_slots
+    return SlotRules(total, default_reserved(total) if reserved is None else reserved, ceilings)
+
+
 def read_engine_args(file: Path | None) -> dict[str, Any]:
     """Read further AsyncEngineArgs. Raises: ValueError when the file holds no JSON object."""
     if file is None:
@@ -188,9 +204,14 @@ def work(settings: Settings) -> int:
         print("headrace worker: name the model to serve (--model or HEADRACE_MODEL)", file=sys.stderr)  # noqa: T201
         return 2
     app = open_celery(settings)
-    lanes = lanes_of(settings.model, parse_length_classes(settings.lanes))
+    try:
+        lanes = lanes_of(settings.model, parse_length_classes(settings.lanes))
+        rules = slot_rules(settings, settings.max_num_seqs)
+    except ValueError as error:
+        print(f"headrace worker: {error}", file=sys.stderr)  # noqa: T201
+        return 2
     declare(app, [lane.queue for lane in lanes])
-    bootsteps.install(app)
+    bootsteps.install(app, reserved=rules.reserved > 0)
     worker = Worker(settings)
 
     @app.task(name=TASK_NAME)  # type: ignore[untyped-decorator]
@@ -198,7 +219,11 @@ def work(settings: Settings) -> int:
         await worker.run_task(task_id)
 
     AsyncioPool.hooks = Hooks(
-        startup=worker.start, shutdown=worker.stop, draining=worker.drain, drain_s=settings.drain_s
+        startup=worker.start,
+        shutdown=worker.stop,
+        draining=worker.drain,
+        drain_s=settings.drain_s,
+        rules=partial(slot_rules, settings),
     )
     celery_worker = app.Worker(
         pool_cls="workers.pool:AsyncioPool",

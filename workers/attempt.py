@@ -55,6 +55,7 @@ async def run(session: Session, task_id: str) -> None:
     try:
         claim = await asyncio.shield(claiming)
     except asyncio.CancelledError:
+        cancel_reason()  # tells the pool that it was heard
         claim = await claiming  # a claim left to its lease would be blamed on the task
         if claim is not None:
             await Attempt(session, claim).interrupt()
@@ -128,6 +129,7 @@ class Attempt:
         except _Rejected as rejected:
             await self._end_or_retry(rejected.failure, rejected.message)
         except asyncio.CancelledError:
+            cancel_reason()  # tells the pool that it was heard
             await self._session.engine.abort(self.request_id)
             await self.interrupt()
             raise

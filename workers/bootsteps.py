@@ -15,6 +15,7 @@ from celery.worker import state as worker_state
 from celery.worker.consumer import Consumer
 
 from workers import celery_private
+from workers.lane_cycle import LaneCycle, is_interactive
 
 logger = get_logger(__name__)
 
@@ -23,13 +24,51 @@ RETRY_MAX_S = 2.0
 TASKS = "celery.worker.consumer.tasks:Tasks"
 
 
-class PoolLink(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Gives the pool the consumer of the current connection: to pause it, and to put messages back."""
+class InteractiveConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Consumes the interactive lanes over a channel of their own.
+
+    One BRPOP asks for a fixed set of queues until it is answered. In one channel a BRPOP sent while nothing but
+    interactive work may start would keep a slot of other work empty that becomes free meanwhile.
+    """
 
     requires = (TASKS,)
 
+    def __init__(self, c: Any, **kwargs: Any) -> None:
+        c.interactive_consumer = None
+        super().__init__(c, **kwargs)
+
+    def start(self, c: Any) -> None:
+        names = interactive_apart(c.app)
+        if not names:
+            return
+        queues = [c.app.amqp.queues[name] for name in names]
+        channel = c.connection.channel()
+        c.interactive_consumer = c.app.amqp.TaskConsumer(
+            channel, queues=queues, on_decode_error=c.on_decode_error
+        )
+        c.interactive_consumer.qos(prefetch_count=c.pool.limit + 1)  # a bound on delayed messages only
+
+    def stop(self, c: Any) -> None:
+        """Nothing more than `BrpopDrain` does."""
+
+    def register_with_event_loop(self, c: Any, hub: Any) -> None:
+        """Called on every connect, just before celery consumes over its own channel."""
+        if c.interactive_consumer:
+            c.interactive_consumer.on_message = c.task_consumer.on_message
+            c.interactive_consumer.consume()
+
+
+class PoolLink(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Gives the pool the consumer of the current connection: to pause it, and to put messages back; and has
+    the pool say what may be consumed.
+    """
+
+    requires = (TASKS, InteractiveConsumer)
+
     def start(self, c: Any) -> None:
         c.pool.consumer = c
+        for consumer in celery_private.task_consumers(c):
+            celery_private.order_queues_by(consumer.channel, LaneCycle(c.pool.may_consume))
 
     def stop(self, c: Any) -> None:
         """Nothing: the pool needs the consumer until its drain ended."""
@@ -42,16 +81,18 @@ class PoolLink(bootsteps.StartStopStep):  # type: ignore[misc]
 class BrpopDrain(bootsteps.StartStopStep):  # type: ignore[misc]
     """On a warm stop, reads the reply of the BRPOP in flight, so that a SIGKILL can't lose its message."""
 
-    requires = (TASKS,)
+    requires = (TASKS, InteractiveConsumer)
 
     def start(self, c: Any) -> None:
         """Nothing to start."""
 
     def stop(self, c: Any) -> None:
         """Called before celery's own step cancels the consumer, and on a lost connection (without one)."""
-        if c.task_consumer and c.connection:
+        if not c.connection:
+            return
+        for consumer in celery_private.task_consumers(c):
             try:
-                celery_private.cancel_and_read_pending(c.task_consumer)
+                celery_private.cancel_and_read_pending(consumer)
             except c.connection_errors:
                 logger.warning("the broker went away while the consumer stopped", exc_info=True)
 
@@ -63,7 +104,7 @@ class HeldTagHeartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
     pool keeps turning while it drains.
     """
 
-    requires = (TASKS,)
+    requires = (TASKS, InteractiveConsumer)
 
     def __init__(self, c: Any, **kwargs: Any) -> None:
         self._entry: Any = None
@@ -79,11 +120,11 @@ class HeldTagHeartbeat(bootsteps.StartStopStep):  # type: ignore[misc]
         """Nothing: messages are held until the drain ended."""
 
     def _beat(self, c: Any) -> None:
-        consumer = c.task_consumer
-        if not (consumer and c.connection):
+        if not c.connection:
             return
         try:
-            celery_private.refresh_held(consumer.channel, time.time())
+            for consumer in celery_private.task_consumers(c):
+                celery_private.refresh_held(consumer.channel, time.time())
         except c.connection_errors:  # the hub's own reads notice a lost connection; two more beats are left
             logger.warning("could not refresh held messages", exc_info=True)
 
@@ -104,6 +145,21 @@ class SturdyConsumer(Consumer):  # type: ignore[misc]
         warnings.filterwarnings("ignore", r"\s*In Celery 5\.1 we introduced", CPendingDeprecationWarning)
         super().__init__(*args, **kwargs)
 
+    def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
+        """As celery's (remote control), also for a lane with a channel of its own."""
+        if self.interactive_consumer and queue in interactive_apart(self.app):
+            self.interactive_consumer.add_queue(self.app.amqp.queues[queue])
+            self.interactive_consumer.consume()
+        else:
+            super().add_task_queue(queue, *args, **options)
+
+    def cancel_task_queue(self, queue: str) -> None:
+        """As celery's (remote control), also for a lane with a channel of its own."""
+        if self.interactive_consumer and queue in interactive_apart(self.app):
+            self.interactive_consumer.cancel_by_queue(queue)
+        else:
+            super().cancel_task_queue(queue)
+
     def ensure_connected(self, conn: Any) -> Any:
         """As celery's, but a broker that is back is found within RETRY_MAX_S rather than half a minute."""
         conn.ensure_connection = partial(
@@ -112,9 +168,9 @@ class SturdyConsumer(Consumer):  # type: ignore[misc]
         return super().ensure_connected(conn)
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
-        if self.task_consumer:
+        for consumer in celery_private.task_consumers(self):
             try:
-                celery_private.cancel_and_read_pending(self.task_consumer)
+                celery_private.cancel_and_read_pending(consumer)
             except self.connection_errors:
                 logger.debug("no reply to the BRPOP in flight", exc_info=True)
         for request in list(worker_state.reserved_requests):
@@ -122,7 +178,20 @@ class SturdyConsumer(Consumer):  # type: ignore[misc]
         super().on_connection_error_after_connected(exc)
 
 
-def install(app: Celery) -> None:
-    """Make every worker of this application have the steps and the consumer."""
+def interactive_apart(app: Celery) -> list[str]:
+    """The queues that a channel of its own is for; celery's own consumer takes the others."""
+    chosen = app.amqp.queues.consume_from
+    return [name for name in app.amqp.queues if name not in chosen and is_interactive(name)]
+
+
+def install(app: Celery, *, reserved: bool = False) -> None:
+    """Make every worker of this application have the steps and the consumer. After its queues are declared.
+
+    `reserved`: slots are reserved for interactive work, so its lanes get a channel of their own. Without such
+    slots one channel has to ask for all lanes, or the order between them would be lost.
+    """
     app.conf.worker_consumer = f"{__name__}:{SturdyConsumer.__name__}"
-    app.steps["consumer"].update({PoolLink, BrpopDrain, HeldTagHeartbeat})
+    app.steps["consumer"].update({InteractiveConsumer, PoolLink, BrpopDrain, HeldTagHeartbeat})
+    others = [name for name in app.amqp.queues if not is_interactive(name)]
+    if reserved and others:
+        app.amqp.queues.select(others)

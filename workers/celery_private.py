@@ -17,6 +17,7 @@ from kombu.transport import redis as redis_transport
 from kombu.transport import virtual
 
 EX_FAILURE = 1
+BRPOP_S = 0.25  # a queue that may be asked again waits this long for one that is asked; so does a stop
 
 
 class CeleryChangedError(RuntimeError):
@@ -40,6 +41,7 @@ def _private_names() -> Iterator[tuple[str, bool]]:
         ("celery.worker.state", worker_state, ["should_stop", "should_terminate", "maybe_shutdown"]),
         ("kombu.transport.redis.Channel", channel, ["_brpop_read", "_in_poll", "active_queues"]),
         ("kombu.transport.redis.Channel", channel, ["unacked_index_key", "conn_or_acquire"]),
+        ("kombu.transport.redis.Channel", channel, ["_update_queue_cycle"]),
         (
             "kombu.transport.redis.QoS",
             qos,
@@ -51,6 +53,7 @@ def _private_names() -> Iterator[tuple[str, bool]]:
         yield from ((f"{path}.{name}", hasattr(owner, name)) for name in names)
     # Set per instance: only the code that sets it can be asked
     yield "kombu.transport.virtual.Channel._qos", "_qos" in virtual.Channel.__init__.__code__.co_names
+    yield "kombu.transport.redis.Channel._queue_cycle", "_queue_cycle" in channel.__init__.__code__.co_names
     yield "celery._state._task_stack.__ident_func__", _is_keyed(getattr(_state, "_task_stack", None))
     yield "celery.Task.request_stack", hasattr(Task, "request_stack")
 
@@ -106,6 +109,25 @@ def find_again(on_accepted: Any) -> None:
     worker_state.requests.setdefault(request.id, request)
 
 
+def queue_of(arguments: Any) -> str:
+    """The queue that a message came from. `arguments`: of celery's tracer."""
+    _, _, request, *_ = arguments
+    return str(request["delivery_info"]["routing_key"])
+
+
+def task_consumers(consumer: Any) -> list[Any]:
+    """What takes task messages over the current connection: celery's own, and `workers.bootsteps`'s."""
+    both = (getattr(consumer, name, None) for name in ("task_consumer", "interactive_consumer"))
+    return [one for one in both if one]
+
+
+def order_queues_by(channel: Any, cycle: Any) -> None:
+    """Have this cycle choose the queues of the channel's next BRPOPs."""
+    channel._queue_cycle = cycle
+    channel.brpop_timeout = BRPOP_S
+    channel._update_queue_cycle()
+
+
 def held_tags(channel: Any) -> list[str]:
     """Delivery tags that the channel holds unacked."""
     if channel is None or channel._qos is None:
@@ -128,7 +150,7 @@ def refresh_held(channel: Any, now: float) -> int:
 def cancel_and_read_pending(consumer: Any) -> None:
     """Cancel a task consumer and put what its BRPOP in flight still pops back to the queue's head.
 
-    Blocks until the reply, at most the transport's BRPOP timeout (1 s). Without this the reply lies in the
+    Blocks until the reply, at most BRPOP_S. Without this the reply lies in the
     socket, where nobody finds it after a SIGKILL.
     """
     channel = consumer.channel

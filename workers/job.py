@@ -19,7 +19,9 @@ from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 from greenlet import getcurrent, greenlet
 
+from core.slots import Kind
 from workers import celery_private
+from workers.seat import NoSeat, Seat
 
 CancelReason = Literal["drain", "terminate", "hard"]
 
@@ -44,9 +46,13 @@ class Job:
     soft_limit_s: float | None
     hard_limit_s: float | None
     terminate_by: Callable[[int], None]
+    kind: Kind  # of its lane
+    seat: Seat = field(init=False)  # set when it starts
     task: asyncio.Task[Any] | None = None  # None while it waits for a slot
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
     reason: CancelReason | None = None  # why the pool cancelled it; the first reason stays
+    heard: bool = False  # it asked for the reason: it notices that it is cancelled
+    yielding: bool = False  # it runs, and its slot is another's
     ended: bool = False
     soft_pending: bool = False  # the next cancellation stands for the soft time limit
 
@@ -61,17 +67,27 @@ _current: ContextVar[Job | None] = ContextVar("headrace_pool_job", default=None)
 def cancel_reason() -> CancelReason | None:
     """Why the pool cancels the task that calls this; None when it doesn't.
 
-    To be asked while handling `asyncio.CancelledError`, in the task or in anything it started:
+    To be asked first of all while handling `asyncio.CancelledError`, in the task or in anything it started:
+    who does not ask is cancelled again after a moment, because the first may have been swallowed on its way.
 
     - "drain": the worker stops; the message goes back to its queue, so hand the lease back.
     - "terminate": a revoke with terminate, such as Flower's button; the message is acked away already.
     - "hard": the hard time limit; the message is acked away already.
 
     The soft limit isn't a cancellation: it raises celery's `SoftTimeLimitExceeded` where the task awaits. A
-    connection loss isn't one either: the task goes on. A task is cancelled at most once.
+    connection loss isn't one either: the task goes on. Once a task asked, it is not cancelled again.
     """
     job = _current.get()
-    return job.reason if job is not None else None
+    if job is None:
+        return None
+    job.heard = job.reason is not None
+    return job.reason
+
+
+def current_seat() -> Seat | NoSeat:
+    """The slot of the task that calls this."""
+    job = _current.get()
+    return job.seat if job is not None else NoSeat()
 
 
 def enter(job: Job) -> None:

@@ -1,7 +1,8 @@
 """AsyncioPool: celery tasks as coroutines on one event loop, in the process and on the loop of the engine.
 
 Guarantees:
-- at most `limit` tasks run at once, whatever the broker delivers (after a reconnect, up to twice that);
+- at most `limit` tasks hold a slot at once, by the rules of `core.slots`, whatever the broker delivers;
+- nothing is taken from the broker that would wait here, but for what a changed rule or a reconnect left;
 - acks are sent while the pool drains, not after it;
 - a revoke with terminate cancels the coroutine at once, before or after it started;
 - on a drain the tasks still running after `drain_s` are cancelled and their messages put back to the heads
@@ -26,11 +27,13 @@ from typing import Any, ClassVar
 from celery.concurrency.base import BasePool
 from celery.utils.log import get_logger
 
+from core.lanes import Lane, LengthClass, Priority
+from core.slots import Kind, SlotRules
 from workers import celery_private
-from workers.job import CancelReason, Job, TaskAbortedError, bridge_tasks, cancel_reason, ident
-from workers.slots import Slots
+from workers.job import CancelReason, Job, TaskAbortedError, bridge_tasks, cancel_reason, current_seat, ident
+from workers.slots import Slots, every_kind
 
-__all__ = ["AsyncioPool", "CancelReason", "Hooks", "TaskAbortedError", "cancel_reason"]
+__all__ = ["AsyncioPool", "CancelReason", "Hooks", "TaskAbortedError", "cancel_reason", "current_seat"]
 
 logger = get_logger(__name__)
 
@@ -47,6 +50,7 @@ class Hooks:
     shutdown: Callable[[], Awaitable[None]] | None = None  # on the loop, after the drain or a failed startup
     draining: Callable[[], None] | None = None  # on the main thread, when the drain begins
     drain_s: float = 30.0  # running tasks may finish for this long
+    rules: Callable[[int], SlotRules] = SlotRules  # for a number of slots; grow and shrink ask again
 
 
 class AsyncioPool(BasePool):  # type: ignore[misc]
@@ -82,7 +86,8 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         self._hub: Any = None
         self._draining = self._stopping = False
         self._loop = _new_loop()
-        self._slots = Slots(self._loop, self.limit, self._post, self._forget)
+        self._delivered = every_kind()  # handed to the loop ever
+        self._slots = Slots(self._loop, self.hooks.rules(self.limit), self._post, self._forget)
         self._thread = threading.Thread(target=self._turn_loop, name="pool-loop", daemon=True)
         self._thread.start()
         try:
@@ -115,6 +120,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         self, target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
     ) -> Job:
         """Take a delivered message; the job it returns is celery's handle."""
+        kind = _kind(celery_private.queue_of(args))
         job = Job(
             number=next(self._numbers),
             task_id=options["correlation_id"],
@@ -128,8 +134,10 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
             soft_limit_s=options.get("soft_timeout"),
             hard_limit_s=options.get("timeout"),
             terminate_by=self.terminate_job,
+            kind=kind,
         )
         self._jobs[job.number] = job
+        self._delivered[kind] += 1
         self._loop.call_soon_threadsafe(self._slots.enqueue, job)
         return job
 
@@ -140,19 +148,25 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         for copy in self._copies(job) if job is not None else ():
             self._loop.call_soon_threadsafe(self._slots.cancel, copy, reason)
 
+    def may_consume(self, queue: str) -> bool:
+        """Say whether a message of this queue would start at once. Asked on the hub's thread."""
+        return self._slots.may_consume(_kind(queue), self._delivered)
+
     def flush(self) -> None:
         """Connection lost: what waits for a slot is redelivered, so forget it. What runs goes on."""
         self._loop.call_soon_threadsafe(self._slots.forget_waiting)
 
     def grow(self, n: int = 1) -> None:
         """Run n more at once."""
-        self.limit += n
-        self._loop.call_soon_threadsafe(self._slots.resize, self.limit)
+        self._resize(self.limit + n)
 
     def shrink(self, n: int = 1) -> None:
         """Run n fewer at once, but one; running tasks go on."""
-        self.limit = max(1, self.limit - n)
-        self._loop.call_soon_threadsafe(self._slots.resize, self.limit)
+        self._resize(max(1, self.limit - n))
+
+    def _resize(self, limit: int) -> None:
+        self.limit = limit
+        self._loop.call_soon_threadsafe(self._slots.resize, self.hooks.rules(limit))
 
     # -- any thread
 
@@ -176,8 +190,9 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
             self._hub.call_soon(function)
 
     def _apply_pause(self) -> None:
-        consumer = self.consumer and self.consumer.task_consumer
-        if consumer and not self._draining:
+        if self._draining:
+            return
+        for consumer in celery_private.task_consumers(self.consumer):
             consumer.cancel() if self.paused else consumer.consume()
 
     # -- loop thread
@@ -238,6 +253,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
             except Exception:
                 logger.exception("the draining hook failed")
         self.flush()
+        self._loop.call_soon_threadsafe(self._slots.drain_yielded)
 
     def on_stop(self) -> None:
         """Drain: let tasks finish, then cancel them, put their messages back, run the shutdown hook."""
@@ -278,11 +294,11 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
             self._hub.fire_timers()
 
     def _put_back(self) -> None:
-        consumer = self.consumer and self.consumer.task_consumer
-        if not (consumer and self.consumer.connection):
+        if not (self.consumer and self.consumer.connection):
             return
         try:
-            count = celery_private.restore_held(consumer.channel)
+            consumers = celery_private.task_consumers(self.consumer)
+            count = sum(celery_private.restore_held(consumer.channel) for consumer in consumers)
             if count:
                 logger.info("put %d messages back", count)
         except Exception:  # the broker is down: visibility timeout and reconciler are behind this
@@ -309,9 +325,21 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         return {
             **info,
             "running": self._slots.running,
-            "waiting": len(self._slots.waiting),
+            "waiting": sum(map(len, self._slots.waiting.values())),
+            "yielded": len(self._slots.yielded),
+            "preemptions": self._slots.preemptions,
+            "batch_size": self._slots.batch_size,
             "paused": self.paused,
         }
+
+
+def _kind(queue: str) -> Kind:
+    """What the rules look at; a queue that is no lane's counts as the commonest."""
+    try:
+        lane = Lane.parse(queue)
+    except ValueError:
+        return Kind(Priority.STANDARD, LengthClass.SHORT)
+    return Kind(lane.priority, lane.length_class)
 
 
 async def _call(hook: Callable[[], Awaitable[None]]) -> None:

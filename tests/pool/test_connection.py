@@ -8,14 +8,15 @@ from storage.broker import Wakeup
 from tests.pool.lab import QUEUE, Lab, wait_until
 
 
-def test_running_tasks_go_on_over_a_lost_connection_and_their_copies_wait_for_a_slot(lab: Lab) -> None:
-    """Row 1: the broker redelivers what still runs, so a worker may hold twice its concurrency."""
+def test_running_tasks_go_on_over_a_lost_connection_and_their_copies_stay_where_they_are(lab: Lab) -> None:
+    """Row 1: the broker puts back what still runs, and no worker without a slot takes it."""
     worker = lab.start_worker(concurrency=2)
     ids = [lab.publish({"do": "hold"}) for _ in range(2)]
     wait_until("2 started", lambda: len(lab.events("started")) == 2)
     lab.cut_connections()
-    info = wait_until("a copy waits", lambda: lab.pool_info(worker).get("waiting") and lab.pool_info(worker))
-    assert info["running"] == 2
+    info = wait_until("it answers again", lambda: lab.pool_info(worker))
+    assert (info["running"], info["waiting"]) == (2, 0)
+    assert (lab.queued(), lab.unacked()) == (2, 0)
     assert len(lab.events("started")) == 2
     lab.release()
     wait_until("all finished", lambda: {row[1] for row in lab.events("finished")} == set(ids))

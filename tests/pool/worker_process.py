@@ -19,9 +19,12 @@ import redis.asyncio
 from celery import Celery, current_task
 from celery.exceptions import SoftTimeLimitExceeded
 
+from core.lanes import LengthClass
+from core.slots import SlotRules
 from storage.broker import TASK_NAME, declare, make_celery
 from workers.bootsteps import install
-from workers.pool import AsyncioPool, Hooks, cancel_reason
+from workers.pool import AsyncioPool, Hooks, cancel_reason, current_seat
+from workers.seat import Cost
 
 EVENTS = "probe:events"  # list of JSON [event, task id, detail, worker name]
 PLANS = "probe:plans"  # hash: task id -> JSON plan
@@ -41,6 +44,9 @@ class Options:
     concurrency: int = 2
     visibility_timeout_s: int = 60
     drain_s: float = 30.0
+    reserved: int = 0  # slots for interactive lanes
+    ceilings: dict[str, int] = field(default_factory=dict)  # by length class
+    max_preemptions: int = 0
     conf: dict[str, Any] = field(default_factory=dict)
     transport: dict[str, Any] = field(default_factory=dict)
     without_step: str = ""  # a bootstep to leave out, to show what it is for
@@ -138,6 +144,14 @@ async def perform(plan: dict[str, Any], task_id: str, probe: Probe) -> None:
             assert probe.client is not None
             if await probe.client.sadd("probe:held once", task_id):
                 await probe.released(task_id)
+        case "hold and yield":
+            await hold_and_yield(plan, task_id, probe)
+        case "miss a cancellation":
+            try:
+                await probe.released(task_id)
+            except asyncio.CancelledError:  # as asyncio.wait_for loses one
+                await probe.anote("missed", task_id)
+            await probe.released(task_id)
         case "sleep":
             await asyncio.sleep(plan["s"])
         case "pause consuming":
@@ -152,13 +166,38 @@ async def perform(plan: dict[str, Any], task_id: str, probe: Probe) -> None:
             raise SystemExit(3)
 
 
+async def hold_and_yield(plan: dict[str, Any], task_id: str, probe: Probe) -> None:
+    """Hold, offering the slot to whoever is more urgent, however often that is."""
+    seat, preemptions = current_seat(), 0
+    while True:
+        taken = asyncio.Event()
+
+        def cost() -> Cost:
+            return Cost(plan.get("tokens", 100), 100, preemptions, 1e6, 0.01)  # noqa: B023
+
+        seat.offer(cost, taken.set)
+        waits = [asyncio.create_task(taken.wait()), asyncio.create_task(probe.released(task_id))]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        seat.withdraw()
+        if not taken.is_set():
+            return
+        preemptions += 1
+        await probe.anote("yielded", task_id)
+        await seat.regained()
+        await probe.anote("regained", task_id)
+
+
 def main(options: Options) -> int:
     """Run the worker to its end; its exit code."""
     app = make_celery(options.broker_url, visibility_timeout_s=options.visibility_timeout_s)
     app.conf.update(options.conf)
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, **options.transport}
     declare(app, options.queues)
-    install(app)
+    install(app, reserved=options.reserved > 0)
     app.steps["consumer"] = {step for step in app.steps["consumer"] if step.__name__ != options.without_step}
     probe = Probe(options)
     define_task(app, probe)
@@ -166,8 +205,16 @@ def main(options: Options) -> int:
     def draining() -> None:
         probe.note("draining", detail=time.time())
 
+    def rules(total: int) -> SlotRules:
+        ceilings = {LengthClass(name): ceiling for name, ceiling in options.ceilings.items()}
+        return SlotRules(total, options.reserved, ceilings, options.max_preemptions, rest_s=0.0)
+
     AsyncioPool.hooks = Hooks(
-        startup=probe.startup, shutdown=probe.shutdown, draining=draining, drain_s=options.drain_s
+        startup=probe.startup,
+        shutdown=probe.shutdown,
+        draining=draining,
+        drain_s=options.drain_s,
+        rules=rules,
     )
     worker = app.Worker(
         pool="workers.pool:AsyncioPool",
