@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from api.state import ApiState
+from runtime import metrics
 from runtime.prepare import Terms, prepare
 from schemas.chat import ChatCompletionRequest
 from schemas.errors import RequestError, overloaded
@@ -37,6 +38,7 @@ async def accept(
     except (KeyReusedError, KeyInFlightError) as error:
         raise refusal_of(error) from error
     if isinstance(accepted, Task):
+        metrics.count_accepted(new.lane, new.caller.tenant_class)
         state.publisher.put(Outgoing(new.id, new.lane))
     return accepted
 

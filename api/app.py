@@ -8,7 +8,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from api import admin, chat, errors, events, files, health, models, tasks
+from api import admin, chat, errors, events, files, health, metrics, models, tasks
 from api.access import AccessCache
 from api.live import LiveEvents
 from api.state import ApiState
@@ -69,8 +69,9 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(title="Headrace", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
     app.add_middleware(errors.RequestIds)
+    app.add_middleware(metrics.CountRequests)
     errors.install(app)
-    for resource in (chat, models, tasks, events, files, health, *admin.RESOURCES):
+    for resource in (chat, models, tasks, events, files, health, metrics, *admin.RESOURCES):
         app.include_router(resource.router)
     return app
 

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.json import JsonResponse
 from api.sse import ClientGoneError
+from runtime.metrics import REFUSALS, bounded
 from schemas.errors import RequestError, error_body, overloaded
 from services.change import ConflictError, MissingError
 from storage.errors import STORE_ERRORS, is_away
@@ -24,6 +25,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestError)
     async def request_error(_: Request, error: RequestError) -> Response:
+        REFUSALS.labels(bounded("reason", error.code)).inc()
         return JsonResponse(error.body(), error.status, error.headers)
 
     @app.exception_handler(HTTPException)

@@ -15,6 +15,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,  # they could show secrets
 )
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, help="Serve /metrics. Default: HEADRACE_METRICS_PORT, else not."),
+]
 model_app = typer.Typer(help="Models and who may use them.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 key_app = typer.Typer(help="API keys of tenants.", no_args_is_help=True)
@@ -140,11 +144,11 @@ def api(
 
 
 @app.command()
-def control() -> None:
+def control(metrics_port: MetricsPort = None) -> None:
     """Run the control loops: rescue, outbox, recount, expiry, retention. Any number may run; one leads."""
     from control.app import control as run
 
-    run(_settings())
+    run(_settings(metrics_port=metrics_port))
 
 
 @app.command()
@@ -153,11 +157,12 @@ def worker(
     lanes: Annotated[
         str | None, typer.Option(help="Length classes to take, such as short,medium. Default: all.")
     ] = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Hold one engine and run tasks on it."""
     from workers.app import work
 
-    raise typer.Exit(work(_settings(model=model, lanes=lanes)))
+    raise typer.Exit(work(_settings(model=model, lanes=lanes, metrics_port=metrics_port)))
 
 
 @app.command()

@@ -8,6 +8,7 @@ import socket
 import structlog
 
 from control.expiry import Expiry
+from control.figures import Figures
 from control.files import FileRemoval
 from control.leader import Leader
 from control.loops import Loop, run_loop
@@ -15,7 +16,9 @@ from control.outbox import Outbox
 from control.recount import Recount
 from control.rescue import Rescue
 from control.retention import Retention
+from runtime import metrics
 from runtime.logs import configure_logs
+from runtime.metrics_server import serve_metrics
 from runtime.resources import open_blobs, open_celery, open_database, open_redis, open_streams
 from runtime.settings import Settings
 from storage.depths import BrokerDepths
@@ -23,6 +26,7 @@ from storage.depths import BrokerDepths
 log = structlog.get_logger()
 _PUBLISH_GRACE_S = 2.0
 _RETENTION_EVERY_S = 30.0
+_FIGURES_EVERY_S = 5.0
 
 
 async def _serve(settings: Settings) -> None:
@@ -41,6 +45,9 @@ async def _serve(settings: Settings) -> None:
         Loop("retention", _RETENTION_EVERY_S, retention),
         Loop("files", settings.tick_s, FileRemoval(database, blobs, upload_s=settings.upload_s)),
     ]
+    figures = Figures(database)
+    loops.append(Loop("figures", _FIGURES_EVERY_S, figures, figures.rest))
+    metrics.CONTROL_LEADING.set_function(lambda: float(leader.leading))
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -65,4 +72,5 @@ async def _serve(settings: Settings) -> None:
 def control(settings: Settings) -> None:
     """Run until SIGTERM."""
     configure_logs(settings, process="control")
-    asyncio.run(_serve(settings))
+    with serve_metrics(settings):
+        asyncio.run(_serve(settings))

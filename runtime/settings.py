@@ -83,6 +83,18 @@ class Settings(BaseSettings):
     tick_s: float = Field(default=1.0, gt=0)  # between two rounds of the rescue and outbox loops
     leader_lease_s: float = Field(default=5.0, gt=0)
 
+    # Seeing inside
+    metrics_host: str = "127.0.0.1"  # where workers and control serve /metrics; the API does on its own port
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)  # None: they serve none
+    metrics_token: SecretStr | None = None  # bearer that opens every /metrics; None: to this machine only
+    memory_bandwidth: float | None = Field(
+        default=None, gt=0
+    )  # bytes/s of the engine's memory; None: measured
+
+    slow_share: float = Field(
+        default=0.99, gt=0, lt=1
+    )  # a task above this share of its lane's newest is slow
+
     # Logs
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -36,7 +36,7 @@ async def authenticate(database: AsyncEngine, key_text: str, pepper: bytes) -> A
             return None
         models = await registry.granted_models(connection, stored.tenant_id)
     return Access(
-        Caller(stored.id, stored.tenant_id),
+        Caller(stored.id, stored.tenant_id, stored.tenant_class),
         {model.name: model for model in models},
         stored.scopes,
         f"{lookup} ({stored.name})",

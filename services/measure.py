@@ -3,15 +3,23 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from core.lanes import Lane
 from core.states import TaskState
-from storage import tasks
+from storage import figures, tasks
 from storage.autocommit import autocommit
+from storage.figures import LaneFigures, OutboxFigures
 
 
 async def count_queued(database: AsyncEngine) -> dict[tuple[str, str, str], int]:
     """Count queued tasks by (model, length class, priority)."""
     async with autocommit(database) as connection:
         return await tasks.count_queued(connection)
+
+
+async def measure_lanes(database: AsyncEngine) -> tuple[dict[Lane, LaneFigures], OutboxFigures]:
+    """Count what waits and what runs by lane, and what is not published."""
+    async with autocommit(database) as connection:
+        return await figures.read_lanes(connection), await figures.read_outbox(connection)
 
 
 async def final_states(database: AsyncEngine, task_ids: list[str]) -> dict[str, TaskState]:

@@ -26,7 +26,7 @@ WITH locked AS MATERIALIZED (
   SELECT id FROM tasks WHERE id = ANY(:ids) AND state = 'queued' AND model = :model AND deadline_at > now()
   ORDER BY id FOR UPDATE
 ), granted AS (
-  SELECT t.id FROM locked JOIN tasks t USING (id)
+  SELECT t.id, n.class FROM locked JOIN tasks t USING (id) JOIN tenants n ON n.id = t.tenant_id
   JOIN grants g ON g.tenant_id = t.tenant_id AND g.model = t.model
 )
 UPDATE tasks t SET
@@ -36,7 +36,7 @@ FROM granted, task_payloads p
 WHERE t.id = granted.id AND p.task_id = t.id
 RETURNING t.id, t.tenant_id, t.attempt, t.url, p.request, t.max_output_tokens, t.prompt_tokens, t.created_at,
   t.priority, t.failures,
-  t.length_class,
+  t.length_class, t.traceparent, granted.class AS tenant_class,
   CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s,
   CAST(extract(epoch FROM now() - t.created_at) AS float8) AS waited_s,
   {_PRICES}
@@ -65,6 +65,8 @@ async def claim(
             lane=Lane(model, LengthClass(row.length_class), Priority(row.priority)),
             failures=row.failures,
             tariff=Tariff(*(row.prices or (0, 0, 0))),
+            tenant_class=row.tenant_class,
+            traceparent=row.traceparent,
         )
         for row in rows
     ]

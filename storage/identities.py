@@ -23,6 +23,7 @@ class StoredKey:
     scopes: frozenset[Scope]
     name: str
     tenant_disabled: bool
+    tenant_class: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ async def find_key(connection: AsyncConnection, lookup: str) -> StoredKey | None
             api_keys.c.scopes,
             api_keys.c.name,
             tenants.c.disabled_at.is_not(None).label("tenant_disabled"),
+            tenants.c["class"].label("tenant_class"),
         )
         .join(tenants, tenants.c.id == api_keys.c.tenant_id)
         .where(api_keys.c.lookup == lookup, _IN_FORCE)
@@ -105,7 +107,9 @@ async def find_key(connection: AsyncConnection, lookup: str) -> StoredKey | None
     if row is None:
         return None
     scopes = frozenset(map(Scope, row.scopes))
-    return StoredKey(row.id, row.tenant_id, row.digest, scopes, row.name, row.tenant_disabled)
+    return StoredKey(
+        row.id, row.tenant_id, row.digest, scopes, row.name, row.tenant_disabled, row.tenant_class
+    )
 
 
 async def get_key(connection: AsyncConnection, id_or_lookup: str, *, lock: bool = False) -> ApiKey | None:

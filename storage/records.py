@@ -17,6 +17,7 @@ class Caller:
 
     key_id: str
     tenant_id: str
+    tenant_class: str = "default"  # what metrics show instead of the tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class NewTask:
     max_attempts: int
     metadata: dict[str, str] = field(default_factory=dict)
     retry_of: str | None = None
+    traceparent: str | None = None  # W3C; None: not traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,8 @@ class Claim:
     lane: Lane
     failures: int  # attempts that ended badly and may have been its own fault: above 0 it is a suspect
     tariff: Tariff  # in force when the task was accepted; all zero where the model has none
+    tenant_class: str = "default"
+    traceparent: str | None = None  # W3C
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ tenants = sa.Table(
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("class", sa.Text, nullable=False, server_default="default"),  # a label of metrics: few of them
     created_at(),
     sa.Column("disabled_at", sa.TIMESTAMP(True)),  # its keys open nothing, its queued tasks end as forbidden
     sa.Column("retention_s", sa.Float),  # of bodies; null: the deployment's
@@ -173,6 +174,7 @@ tasks = sa.Table(
     sa.Column("purged_at", sa.TIMESTAMP(True)),  # bodies deleted; lengths, times and counts stay
     sa.Column("ttft_ms", sa.Integer),  # from acceptance; null where the first token came from a lost attempt
     sa.Column("retry_of", sa.Text),  # the dead task that this one does again
+    sa.Column("traceparent", sa.Text),  # W3C: the trace that the task belongs to; null: not traced
     sa.Column("metadata", JSONB, nullable=False, server_default="{}"),
     sa.CheckConstraint(one_of("state", TaskState), name="state"),
     sa.CheckConstraint(one_of("priority", Priority), name="priority"),

@@ -22,14 +22,15 @@ WITH new AS (
   SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
     id text, tenant_id text, key_id text, model text, url text, priority text, length_class text,
     max_attempts int, prompt_tokens int, max_output_tokens int, deadline_s float8, metadata jsonb, request text,
-    retry_of text)
+    retry_of text, traceparent text)
 ), payloads AS (
   INSERT INTO task_payloads (task_id, request) SELECT id, request FROM new
 )
   INSERT INTO tasks (id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
-                     max_output_tokens, deadline_at, metadata, retry_of)
+                     max_output_tokens, deadline_at, metadata, retry_of, traceparent)
   SELECT id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
-         max_output_tokens, now() + make_interval(secs => deadline_s), metadata, retry_of FROM new
+         max_output_tokens, now() + make_interval(secs => deadline_s), metadata, retry_of,
+         traceparent FROM new
   RETURNING id, created_at, deadline_at
 """)
 
@@ -57,6 +58,7 @@ async def insert_tasks(
             "metadata": task.metadata,
             "request": task.request,
             "retry_of": task.retry_of,
+            "traceparent": task.traceparent,
         }
         for task in new
     ]

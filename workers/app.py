@@ -13,6 +13,7 @@ import structlog
 from core.lanes import LengthClass, lanes_of, parse_length_classes
 from core.slots import SlotRules, default_ceilings, default_reserved
 from runtime.logs import configure_logs
+from runtime.metrics_server import serve_metrics
 from runtime.publishing import PublishingThread
 from runtime.resources import open_celery, open_database, open_redis, open_streams
 from runtime.settings import Settings
@@ -23,6 +24,7 @@ from storage.presence import WorkerRow
 from storage.records import Model
 from workers import attempt, bootsteps, celery_private
 from workers.engine import Engine
+from workers.figures import Figures
 from workers.keeper import EngineKeeper
 from workers.leases import hear_cancels, renew_leases
 from workers.pool import AsyncioPool, Hooks
@@ -68,9 +70,14 @@ class Worker:
             duty(hear_cancels(self._session, self._redis)),
             duty(self._keeper.keep()),
             duty(self._describe()),
+            duty(self._figures().keep()),
         ]
         self._state = "ready"
         log.info("ready", model=settings.model, engine=self._engine.info.kind)
+
+    def _figures(self) -> Figures:
+        assert self._session is not None
+        return Figures(self._session, self._engine, bandwidth=self._settings.memory_bandwidth)
 
     async def run_task(self, task_id: str) -> None:
         """Run one attempt at a task."""
@@ -235,5 +242,6 @@ def work(settings: Settings) -> int:
         loglevel=settings.log_level.upper(),
     )
     worker.pool_of = lambda: celery_worker.pool
-    celery_worker.start()
+    with serve_metrics(settings):
+        celery_worker.start()
     return int(celery_worker.exitcode or 0)

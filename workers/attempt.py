@@ -20,6 +20,7 @@ from core.ids import created_ms
 from core.pricing import cost_usd_micros
 from core.resume import restart_reason
 from core.states import TaskState
+from runtime import metrics
 from schemas import events
 from schemas.completion import chat_completion
 from storage.records import Claim, Ending
@@ -32,6 +33,7 @@ from workers.engine import (
 )
 from workers.pool import cancel_reason
 from workers.progress import Progress
+from workers.record import Record
 from workers.session import Session
 
 log = structlog.get_logger()
@@ -61,6 +63,7 @@ async def run(session: Session, task_id: str) -> None:
             await Attempt(session, claim).interrupt()
         raise
     if claim is None:
+        metrics.CLAIMS.labels(session.settings.model, "refused").inc()
         log.info("claim_refused", task_id=task_id)
         return
     attempt = Attempt(session, claim)
@@ -82,6 +85,7 @@ class Attempt:
         self._session = session
         self.claim = claim
         self.request_id = f"{claim.task_id}.{claim.attempt}"
+        self._record = Record(session.recorder, claim)
         self._body: dict[str, Any] = orjson.loads(claim.request)
         self._progress = Progress(claim.task_id, claim.attempt, ())
         self.settling = False  # its row is being ended: a lease that is gone says nothing any more
@@ -97,6 +101,12 @@ class Attempt:
         self.productive = False  # this attempt has produced a token
         self._exposed = False  # it is in the engine and has not
 
+    @property
+    def tokens_held(self) -> int:
+        """Tokens that it keeps in the engine's KV cache."""
+        usage = self._record.usage
+        return usage.prompt_tokens + len(self._progress.emitted) + usage.output_tokens if usage else 0
+
     # -- told from outside, on the same loop
 
     def cancel(self) -> None:
@@ -105,7 +115,8 @@ class Attempt:
 
     def lose(self, why: str) -> None:
         """The task is another attempt's now: stop and write nothing."""
-        log.warning("attempt_lost", task_id=self.claim.task_id, attempt=self.claim.attempt, why=why)
+        if self._stop != "lost":
+            self._record.lost(why)
         self._stop_engine("lost")
 
     def _stop_engine(self, why: str) -> None:
@@ -197,6 +208,7 @@ class Attempt:
         try:
             async for output in self._outputs(request):
                 progress.count(output.usage)
+                self._record.usage = output.usage
                 progress.add(output.deltas)
                 self._send(output.finished)
         except RequestRejectedError as error:
@@ -258,6 +270,7 @@ class Attempt:
             self._sent_at = time.monotonic()
             if not self._first_sent and not self._continues:
                 self._ttft_ms = round((self.claim.waited_s + self._sent_at - self._claimed_at) * 1000)
+                self._record.first_token(self._ttft_ms)
             self._first_sent = True
             self._session.chunks.append(entry)
 
@@ -283,7 +296,7 @@ class Attempt:
         if RULES[failure].retriable and await self._session.hand_back(
             self.claim, failure, exposed=self._exposed
         ):
-            log.info("handed_back", task_id=self.claim.task_id, attempt=self.claim.attempt, failure=failure)
+            self._record.handed_back(failure)
             return
         # not to be tried again: out of attempts, fatal, or being cancelled (which the row knows)
         await self._settle(TaskState.FAILED, failure, message)
@@ -316,19 +329,7 @@ class Attempt:
         if ended is not state:  # a cancel came first
             ending = replace(ending, state=ended, failure=None, failure_message=None)
         await self._announce(ending)
-        log.info(
-            "task_ended",
-            task_id=claim.task_id,
-            attempt=claim.attempt,
-            lane=claim.lane.queue,
-            state=ended,
-            finish_reason=finish_reason,
-            failure=ending.failure,
-            prompt_tokens=progress.usage.prompt_tokens,
-            output_tokens=progress.usage.output_tokens,
-            ttft_ms=self._ttft_ms,
-            run_ms=round((time.monotonic() - self._claimed_at) * 1000),
-        )
+        self._record.ended(ending, progress.text)
 
     async def _announce(self, ending: Ending) -> None:
         """Say in Redis what Postgres has committed; a reader who misses it finds the row."""

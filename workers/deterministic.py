@@ -33,6 +33,7 @@ from workers.engine import (
     Output,
     RequestRejectedError,
 )
+from workers.meter import StepMeter
 
 FAULT_REFUSE = "<<fault:refuse>>"  # RequestRejectedError
 FAULT_DIE = "<<fault:die>>"  # the runtime ends: EngineDeadError for every running request
@@ -110,6 +111,7 @@ class DeterministicEngine:
         self._dead = "not started"
         self._last_step_at = 0.0
         self.steps = 0  # taken since the object was made
+        self.meter = StepMeter(model)
 
     @property
     def info(self) -> EngineInfo:
@@ -117,6 +119,10 @@ class DeterministicEngine:
         assert self._max_model_len is not None
         kind, length = "deterministic", self._max_model_len
         return EngineInfo(kind, self._model, VERSION, self._max_num_seqs, length)
+
+    def pids(self) -> list[int]:
+        """None: it lives in this process."""
+        return []
 
     async def start(self) -> None:
         """Read the tokenizer and start stepping. Raises: EngineDeadError when the folder is unusable."""
@@ -128,6 +134,7 @@ class DeterministicEngine:
             raise EngineDeadError(f"no model at {self._path}: {error}") from error
         self._words = Words(self._tokenizer)
         self._dead = ""
+        self.meter.started(self._max_num_seqs)
         self._thawed.set()
         self._stepping = asyncio.create_task(self._step_loop(), name="deterministic-engine")
 
@@ -285,13 +292,25 @@ class DeterministicEngine:
     def _step(self) -> None:
         self._last_step_at = time.monotonic()
         self.steps += 1
+        made = read = 0
         for request_id, running in list(self._running.items()):
-            running.first_at = running.first_at or self._last_step_at
+            if not running.first_at:
+                running.first_at = self._last_step_at
+                read += running.prompt
             for choice in running.choices:
-                if not choice.done and (delta := choice.step()) is not None:
-                    running.add(delta)
+                if not choice.done:
+                    made += 1
+                    if (delta := choice.step()) is not None:
+                        running.add(delta)
             if running.done:
                 del self._running[request_id]
+        self.meter.step(
+            self._last_step_at,
+            running=len(self._running),
+            waiting=len(self._waiting),
+            output_tokens=made,
+            prompt_tokens=read,
+        )
 
 
 def main() -> None:

@@ -7,8 +7,10 @@ Units: `*_s` are seconds; `*_at` here are `time.monotonic()` seconds of this hos
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+from workers.meter import StepMeter
 
 
 class EngineDeadError(Exception):
@@ -39,6 +41,10 @@ class EngineInfo:
     version: str  # of the runtime, for `system_fingerprint` and health
     max_num_seqs: int  # requests run at once
     max_model_len: int  # tokens, prompt and output together
+    weight_bytes: int = 0  # read by each step; 0: there are none
+    kv_bytes_per_token: int = 0  # by the model's shape
+    kv_tokens: int = 0  # that the KV cache holds
+    memory_bandwidth: float = 0.0  # bytes/s, as measured; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,7 @@ class EngineUsage:
     queued_s: float | None = None  # inside the engine
     prefill_s: float | None = None
     decode_s: float | None = None
+    preemptions: int = 0  # times it was pushed out of the batch for memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,6 @@ class EngineHealth:
     waiting: int = 0
     last_step_at: float = 0.0  # when the engine last returned tokens
     kv_cache_usage: float | None = None  # share of KV blocks in use, 0 to 1
-    detail: dict[str, Any] = field(default_factory=dict)
 
 
 class Engine(Protocol):
@@ -105,6 +111,15 @@ class Engine(Protocol):
     @property
     def info(self) -> EngineInfo:
         """Facts; only valid once `start` returned."""
+        ...
+
+    @property
+    def meter(self) -> StepMeter:
+        """The engine's figures over all its starts."""
+        ...
+
+    def pids(self) -> list[int]:
+        """The engine's own processes, for watching."""
         ...
 
     async def start(self) -> None:

@@ -50,6 +50,11 @@ class Progress:
         """Whether the output ended: an attempt generated it all and was lost before it settled."""
         return len(self.choices) == self._n and all(choice.finish_reason for choice in self.choices.values())
 
+    @property
+    def text(self) -> str:
+        """What was sent, of all choices together."""
+        return "".join(part for choice in self.choices.values() for part in choice.text)
+
     def _void(self) -> None:
         self.choices, self.emitted, self.usage, self.torn = {}, [], Usage(0, 0, 0), False
 

@@ -19,6 +19,7 @@ from storage.records import Claim, Ending
 from storage.streams import Append, EventStreams
 from workers.chunks import ChunkWriter
 from workers.engine import Engine
+from workers.record import Recorder
 
 if TYPE_CHECKING:
     from workers.attempt import Attempt
@@ -42,6 +43,11 @@ class Session:
     ) -> None:
         self.settings = settings
         self.engine = engine
+        self.recorder = Recorder(
+            worker=settings.worker_name,
+            hash_key=settings.key_pepper.get_secret_value().encode(),
+            slow_share=settings.slow_share,
+        )
         self.database = database
         self.streams = streams
         self.engine_up = asyncio.Event()  # cleared while the engine is dead or built again

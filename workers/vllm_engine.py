@@ -31,8 +31,10 @@ from workers.engine import (
     GenerateRequest,
     Output,
 )
+from workers.meter import StepMeter
 from workers.stops import Logprobs
 from workers.vllm_errors import translate
+from workers.vllm_memory import measure_bandwidth, memory_of
 from workers.vllm_output import empty, failure, logprob_items, usage
 from workers.vllm_params import Prepared, prepare
 from workers.vllm_process import Launcher, prepare_environment
@@ -67,6 +69,7 @@ class VLLMEngine:
         self._info: EngineInfo | None = None
         self._defaults: dict[str, Any] = {}
         self._health = EngineHealth()
+        self.meter = StepMeter(model)
         self._aborted: dict[str, bool] = {}  # requests between `generate` and its end
 
     @property
@@ -76,7 +79,7 @@ class VLLMEngine:
         return self._info
 
     def pids(self) -> list[int]:
-        """The engine's processes, for watching and for tests."""
+        """The engine's own processes, for watching."""
         return [] if self._launcher is None else [process.pid for process in self._launcher.processes()]
 
     async def start(self) -> None:
@@ -89,7 +92,18 @@ class VLLMEngine:
             self._engine = await loop.run_in_executor(launcher.thread, launcher.launch, self._build)
             self._defaults = self._engine.model_config.get_diff_sampling_param()
             length = self._engine.model_config.max_model_len
-            self._info = EngineInfo("vllm", self._model, vllm.__version__, self._max_num_seqs, length)
+            self._info = EngineInfo(
+                "vllm",
+                self._model,
+                vllm.__version__,
+                self._max_num_seqs,
+                length,
+                **memory_of(self._engine.vllm_config, self._path),
+                memory_bandwidth=await loop.run_in_executor(launcher.thread, measure_bandwidth)
+                if current_platform.is_cpu()
+                else 0.0,
+            )
+            self.meter.started(self._max_num_seqs)
             await self._warm_up(self._engine)
         except Exception as error:
             await self.stop()
@@ -187,7 +201,7 @@ class VLLMEngine:
             args["kv_cache_memory_bytes"] = self._kv_cache_bytes
         else:
             args["gpu_memory_utilization"] = self._gpu_memory_share
-        logger = functools.partial(_health_logger, self._health)
+        logger = functools.partial(_health_logger, self._health, self.meter)
         return AsyncLLM.from_engine_args(
             AsyncEngineArgs(**{**args, **self._engine_args}), stat_loggers=[logger]
         )
@@ -258,8 +272,10 @@ class VLLMEngine:
                     yield Output(deltas, EngineUsage(prompt_tokens, cached, made))
 
 
-def _health_logger(health: EngineHealth, vllm_config: Any, engine_index: int) -> HealthLogger:
-    return HealthLogger(health)
+def _health_logger(
+    health: EngineHealth, meter: StepMeter, vllm_config: Any, engine_index: int
+) -> HealthLogger:
+    return HealthLogger(health, meter)
 
 
 async def _end_streams(engine: AsyncLLM) -> None:

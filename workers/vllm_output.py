@@ -40,6 +40,7 @@ def usage(step: Any, prompt_tokens: int, cached: int, made: int) -> EngineUsage:
         max(0.0, times.scheduled_ts - times.queued_ts),
         max(0.0, times.first_token_ts - times.scheduled_ts),
         max(0.0, times.last_token_ts - times.first_token_ts),
+        times.num_preemptions,
     )
 
 

@@ -1,4 +1,4 @@
-"""What vLLM's scheduler says at each step, kept as the engine's health."""
+"""What vLLM's scheduler says at each step: kept as the engine's health, and counted."""
 
 import time
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from workers.engine import EngineHealth
+from workers.meter import StepMeter
 
 
 class HealthLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM's types aren't followed
     """Called by vLLM on the event loop after every step; must stay cheap."""
 
-    def __init__(self, health: EngineHealth) -> None:
-        self._health = health
-        self._queries = self._hits = 0
+    def __init__(self, health: EngineHealth, meter: StepMeter) -> None:
+        self._health, self._meter = health, meter
 
     def record(
         self,
@@ -24,22 +24,26 @@ class HealthLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM's types aren't
     ) -> None:
         """Note one step."""
         health = self._health
+        if scheduler_stats is not None:
+            health.running = scheduler_stats.num_running_reqs
+            health.waiting = scheduler_stats.num_waiting_reqs
+            health.kv_cache_usage = scheduler_stats.kv_cache_usage
+            prefix = scheduler_stats.prefix_cache_stats
+            if prefix is not None and prefix.queries:
+                self._meter.prefix(prefix.queries, prefix.hits)
         if iteration_stats is not None:
             health.last_step_at = time.monotonic()
-            health.detail["preemptions"] = (
-                health.detail.get("preemptions", 0) + iteration_stats.num_preempted_reqs
+            self._meter.step(
+                health.last_step_at,
+                running=health.running,
+                waiting=health.waiting,
+                output_tokens=iteration_stats.num_generation_tokens,
+                prompt_tokens=iteration_stats.prompt_token_stats.computed,
+                preempted=iteration_stats.num_preempted_reqs,
+                kv_usage=health.kv_cache_usage or 0.0,
             )
-        if scheduler_stats is None:
-            return
-        health.running = scheduler_stats.num_running_reqs
-        health.waiting = scheduler_stats.num_waiting_reqs
-        health.kv_cache_usage = scheduler_stats.kv_cache_usage
-        prefix = scheduler_stats.prefix_cache_stats
-        if prefix is not None and prefix.queries:
-            self._queries += prefix.queries
-            self._hits += prefix.hits
-            health.detail["prefix_cache_queries"] = self._queries
-            health.detail["prefix_cache_hits"] = self._hits
+        elif not health.running:
+            self._meter.idle()
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""

@@ -37,6 +37,7 @@ class RunInfo:
     model: str
     engine: str
     environment: dict[str, str]  # HEADRACE_* of the children, store URLs and the pepper included
+    metrics_urls: dict[str, str] = field(default_factory=dict)  # by process: api, control, worker
     pids: dict[str, int] = field(default_factory=dict)  # by child name; one that is down is missing
     ready: bool = False  # every child was ready once
     pid_times: dict[str, int] = field(default_factory=dict)  # when each began: pids are used again

@@ -139,10 +139,15 @@ class LocalStack:
             await self._once("model-add", *self._registration())
         # In this order, so that they stop in the reverse one: the API outlives the worker's drain.
         children = [
-            self._child("control", ("control",), probes.said_ready),
+            self._child(
+                "control", ("control", "--metrics-port", str(ports["control-metrics"])), probes.said_ready
+            ),
             self._child("api", ("api",), probes.http(f"{self.run.api_url}/readyz", 200)),
             self._child(
-                "worker", ("worker", "--model", self.model), probes.said_ready, ready_timeout_s=600.0
+                "worker",
+                ("worker", "--model", self.model, "--metrics-port", str(ports["worker-metrics"])),
+                probes.said_ready,
+                ready_timeout_s=600.0,
             ),
             self._child(
                 "flower",
@@ -205,7 +210,7 @@ class LocalStack:
         wanted = {"api": self.options.api_port, "flower": self.options.flower_port}
         usual = {"api": API_PORT, "flower": FLOWER_PORT}
         ports: dict[str, int] = {}
-        for name in ("api", "flower", "postgres", "valkey"):
+        for name in ("api", "flower", "postgres", "valkey", "control-metrics", "worker-metrics"):
             if port := wanted.get(name):
                 require_free(port, name)
             ports[name] = port or preferred(saved.get(name), usual.get(name))
@@ -224,6 +229,11 @@ class LocalStack:
             flower_password_file=str(folder.secret_file("flower-password")),
             model=self.model,
             engine=self.options.engine,
+            metrics_urls={
+                "api": f"http://{LOOPBACK}:{ports['api']}/metrics",
+                "control": f"http://{LOOPBACK}:{ports['control-metrics']}/metrics",
+                "worker": f"http://{LOOPBACK}:{ports['worker-metrics']}/metrics",
+            },
             environment={
                 **self.options.settings,
                 "HEADRACE_DATABASE_URL": postgres.url,

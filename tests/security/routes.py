@@ -43,6 +43,7 @@ NO_BODY = 415  # the edge got as far as the body: who may not call never does
 ROWS = [
     Row("GET", "/healthz", PUBLIC, 200),
     Row("GET", "/readyz", PUBLIC, 200),
+    Row("GET", "/metrics", PUBLIC, 200),  # to this machine only, or by a token of its own
     Row("GET", "/openapi.json", PUBLIC, 200),
     Row("GET", "/docs", PUBLIC, 200),
     Row("GET", "/docs/oauth2-redirect", PUBLIC, 200),

@@ -17,6 +17,7 @@ import pytest
 
 from cli.stack import model
 from cli.stack.folder import DataFolder, RunInfo
+from cli.stack.ports import free_port
 from cli.stack.process import Program, spawn
 from tests.support.demo_model import demo_model
 
@@ -115,7 +116,9 @@ def shared_stack(data: Path, *options: str, within_s: float) -> Iterator[SharedS
     """Run `headrace up`, wait until it serves, and leave nothing behind."""
     logs = DataFolder(data).logs
     logs.mkdir(parents=True, exist_ok=True)
-    argv = [sys.executable, "-m", "cli", "up", "--data", str(data), *options]
+    # The usual ports are not for tests: other stacks of this machine may be about to take them.
+    ports = ("--api-port", str(free_port()), "--flower-port", str(free_port()))
+    argv = [sys.executable, "-m", "cli", "up", "--data", str(data), *ports, *options]
     # A killed test run must not leave a stack: `up` is told to stop, and stops its children.
     up = Program("up", argv, logs / "up.log", ROOT, death_signal=signal.SIGTERM)
     process = spawn(up)
