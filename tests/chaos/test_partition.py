@@ -56,7 +56,7 @@ async def test_leases_do_not_depend_on_a_workers_clock(lab: Lab, skew: str) -> N
 
 @pytest.mark.full
 async def test_a_running_task_whose_message_is_gone_is_still_rescued(lab: Lab) -> None:
-    """As after a late ack of a first copy: the second holder's unacked entry is deleted with it."""
+    """Row 2, its outcome: no unacked entry is left that could bring the message back."""
     victim = await lab.start_worker("w1")
     run = Run(lab)
     await run.begin()
@@ -70,6 +70,7 @@ async def test_a_running_task_whose_message_is_gone_is_still_rescued(lab: Lab) -
 
 
 async def test_a_task_cancelled_while_every_worker_is_down_never_runs(lab: Lab) -> None:
+    """Row 20."""
     run = Run(lab)
     await run.begin()
     cancelled = run.followers[:20]

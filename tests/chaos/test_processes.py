@@ -135,6 +135,7 @@ async def test_a_message_delivered_many_times_is_run_once(lab: Lab) -> None:
 
 @pytest.mark.full
 async def test_broker_connections_that_break_mid_task_cause_no_second_generation(lab: Lab) -> None:
+    """Row 1."""
     await lab.start_worker("w1", **LONG_LEASE)
     run = Run(lab)
     await run.begin()
@@ -144,6 +145,30 @@ async def test_broker_connections_that_break_mid_task_cause_no_second_generation
             client.client_kill_filter(_type="normal", skipme=True)
             client.client_kill_filter(_type="pubsub", skipme=True)
         await run.more_deltas(20)
+    await run.finish()
+    await run.check(max_attempts_seen=1)
+
+
+@pytest.mark.full
+async def test_a_copy_that_is_acked_away_takes_no_task_with_it_when_the_holder_is_killed(lab: Lab) -> None:
+    """Row 2: a redelivered copy keeps its tag, so its ack deletes what would bring the first holder's back."""
+    holder = await lab.start_worker("w1", HEADRACE_MAX_NUM_SEQS="100", **LONG_LEASE)
+    run = Run(lab, max_tokens=300)
+    await run.begin()
+    await lab.running_on("w1")
+    other = await lab.start_worker("w2")
+    lab.cut_off_broker(holder)  # it puts its messages back, and the other one waits for some
+    await eventually(lambda: '"event":"claim_refused"' in other.log(), 30.0, "copies were acked away")
+    await holder.kill()
+    lab.query("UPDATE tasks SET lease_expires_at = now() WHERE state = 'in_progress' AND worker = 'w1'")
+    await run.finish(within_s=90)
+    await run.check()
+
+
+async def test_two_hundred_submits_at_once_are_all_accepted_and_all_end(lab: Lab) -> None:
+    await lab.start_worker("w1", HEADRACE_DETERMINISTIC_STEP_S="0.005")
+    run = Run(lab, count=200, max_tokens=20)
+    await run.begin(at_once=200)
     await run.finish()
     await run.check(max_attempts_seen=1)
 
@@ -173,6 +198,7 @@ async def test_a_frozen_engine_is_rebuilt_and_its_tasks_end(lab: Lab) -> None:
 async def test_a_poison_task_stops_after_its_attempts_and_takes_nobody_with_it(
     lab: Lab, marker: str, reason: str
 ) -> None:
+    """Row 21."""
     await lab.start_worker("w1")
     run = Run(lab, max_tokens=24)
     poison = Run(lab, count=0)

@@ -74,6 +74,7 @@ async def test_a_worker_keeps_finished_results_while_postgres_is_away(lab: Lab) 
 
 @pytest.mark.full
 async def test_a_full_redis_refuses_at_admission_and_drops_nothing(lab: Lab) -> None:
+    """Row 9: what waits in the broker meanwhile is popped and can't be noted as held."""
     await lab.start_worker("w1")
     run = Run(lab, max_tokens=20)
     await run.begin()
