@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 class Rescue:
-    """The rescuer's tick. Without Redis it ends tasks all the same: nothing is charged, readers find the row."""
+    """The rescuer's tick. Without Redis it ends tasks all the same: readers find the row."""
 
     def __init__(self, database: AsyncEngine, streams: EventStreams) -> None:
         self._database, self._streams = database, streams
@@ -34,16 +34,16 @@ class Rescue:
                 await announce(self._streams, task_id, state, failure)
         return {"requeued": len(rescued.requeued), "ended": len(rescued.ended)}
 
-    async def _count_streamed(self, task_id: str) -> int:
+    async def _count_streamed(self, task_id: str) -> int | None:
         if self._redis_away:
-            return 0
+            return None
         try:
             async with asyncio.timeout(_READ_S):
                 streamed = await self._streams.read(task_id)
         except (RedisError, TimeoutError) as error:
             log.warning("streamed_not_counted", task_id=task_id, error=f"{type(error).__name__}: {error}")
             self._redis_away = True
-            return 0
+            return None
         for event in reversed(streamed):
             if event.type == events.DELTA:
                 return int(orjson.loads(event.data)["tokens"][1])

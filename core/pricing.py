@@ -1,6 +1,7 @@
-"""Cost of a task from the engine's counts. Integer micro-USD throughout; rounding is defined here alone.
+"""Cost of a task from the engine's own counts. Integer micro-USD throughout; rounding is defined here alone.
 
-Units: prices in micro-USD per million tokens (so 150_000 is $0.15 per million tokens).
+Units: token prices in micro-USD per million tokens (so 150_000 is $0.15 per million tokens), the engine's in
+micro-USD per second of engine time. Both have the same divisor: a million tokens, a million microseconds.
 """
 
 from dataclasses import dataclass
@@ -10,11 +11,16 @@ _PER = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """Prices of a model."""
+    """Prices of a model, for one priority or for all."""
 
     prompt_usd_micros: int  # per million prompt tokens not read from the cache
     cached_usd_micros: int  # per million prompt tokens read from the prefix cache
     output_usd_micros: int  # per million output tokens
+    engine_usd_micros: int = 0  # per second of engine time
+    id: int | None = None  # of its row; the ledger names it
+
+
+FREE = Tariff(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +36,34 @@ class Usage:
             raise ValueError(f"impossible usage: {self}")
 
 
-def cost_usd_micros(usage: Usage, tariff: Tariff) -> int:
-    """Price a usage; the sum is rounded half up once, so parts never round apart from the whole."""
+NOTHING = Usage(0, 0, 0)
+
+
+def cost_usd_micros(usage: Usage, tariff: Tariff, engine_us: int = 0) -> int:
+    """Price a usage; the sum is rounded half up once, so parts never round apart from the whole.
+
+    `engine_us`: microseconds of engine time.
+    """
     total = (
         (usage.prompt_tokens - usage.cached_tokens) * tariff.prompt_usd_micros
         + usage.cached_tokens * tariff.cached_usd_micros
         + usage.output_tokens * tariff.output_usd_micros
+        + engine_us * tariff.engine_usd_micros
+    )
+    return (total + _PER // 2) // _PER
+
+
+def hold_usd_micros(
+    prompt_tokens: int, max_output_tokens: int, tariff: Tariff, engine_us_per_token: int
+) -> int:
+    """The most that a task can cost: the whole prompt at its dearer price, and all the output it may make.
+
+    How long the engine will be at it is not known; `engine_us_per_token` is what the operator expects.
+    """
+    dearer = max(tariff.prompt_usd_micros, tariff.cached_usd_micros)
+    total = (
+        prompt_tokens * dearer
+        + max_output_tokens * tariff.output_usd_micros
+        + (prompt_tokens + max_output_tokens) * engine_us_per_token * tariff.engine_usd_micros
     )
     return (total + _PER // 2) // _PER

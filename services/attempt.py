@@ -9,7 +9,7 @@ from core.failures import RULES, Failure
 from core.states import TaskState
 from storage import attempts, tasks
 from storage.autocommit import autocommit
-from storage.records import Claim, Ending, Held
+from storage.records import UNUSED, Claim, Ending, Held, Used
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,14 @@ async def settle(database: AsyncEngine, endings: Sequence[Ending]) -> dict[str, 
 
 
 async def hand_back(
-    database: AsyncEngine, task_id: str, attempt: int, failure: Failure, *, exposed: bool
+    database: AsyncEngine, task_id: str, attempt: int, failure: Failure, *, exposed: bool, used: Used = UNUSED
 ) -> bool:
     """Give a running task to its next attempt; False when it is not to have one.
 
     `exposed`: it was in the engine without having produced a token, so a death there may be its fault.
+    `used`: by all attempts so far.
     """
     rule = RULES[failure]
     blame = rule.counts and (exposed or not rule.blames_exposed)
     async with autocommit(database) as connection:
-        return await attempts.hand_back(connection, task_id, attempt, failure, blame=blame)
+        return await attempts.hand_back(connection, task_id, attempt, failure, blame=blame, used=used)

@@ -11,7 +11,7 @@ from core.pricing import Tariff
 from core.scopes import USUAL, Scope
 from services.change import changing
 from services.new_id import new_id as new_id
-from storage import grants, identities, registry, tenants
+from storage import grants, identities, registry, tariffs, tenants
 from storage.audit import Actor
 
 
@@ -72,6 +72,6 @@ async def register_model(
         await change.record(
             "model.put", name, before=before, after=await registry.get_model(connection, name)
         )
-        await registry.put_tariff(connection, name, tariff)
+        await tariffs.put_tariff(connection, name, tariff)
         tenant_id = await tenants.ensure_tenant(connection, new_id("tenant"), tenant)
         await grants.ensure_grant(connection, tenant_id, name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.failures import Failure
-from core.pricing import Usage, cost_usd_micros
+from core.pricing import NOTHING, Usage, cost_usd_micros
 from core.states import TaskState
 from storage import attempts, idempotency, presence, tasks
 from storage.autocommit import autocommit
@@ -21,8 +21,9 @@ class Rescued:
     ended: list[tuple[str, TaskState, Failure | None]]  # id, state, and what its owner is told went wrong
 
 
-# Counts the tokens that the lost attempts streamed: they were generated, so a cancel charges them.
-CountStreamed = Callable[[str], Awaitable[int]]
+# Counts the tokens that the lost attempts streamed: they were generated, so a cancel charges them. None: it
+# can't be told, and what the worker last said about it stands.
+CountStreamed = Callable[[str], Awaitable[int | None]]
 
 
 async def rescue(database: AsyncEngine, *, limit: int, count_streamed: CountStreamed) -> Rescued:
@@ -51,13 +52,23 @@ async def rescue(database: AsyncEngine, *, limit: int, count_streamed: CountStre
     )
 
 
-def _ending(lost: Lost, output_tokens: int) -> Ending:
-    usage = Usage(lost.prompt_tokens if output_tokens else 0, 0, output_tokens)
+def _ending(lost: Lost, streamed: int | None) -> Ending:
+    usage, engine_us = lost.used.usage, lost.used.engine_us
+    if streamed is not None:
+        usage = Usage(lost.prompt_tokens, usage.cached_tokens, streamed) if streamed else NOTHING
     state, failure = TaskState.FAILED, Failure.WORKER_LOST
     if lost.late:
         state, failure = TaskState.INCOMPLETE, Failure.DEADLINE
-    cost = cost_usd_micros(usage, lost.tariff)
-    return Ending(lost.task_id, lost.attempt, state, usage, cost, failure=failure)
+    return Ending(
+        lost.task_id,
+        lost.attempt,
+        state,
+        usage,
+        cost_usd_micros(usage, lost.tariff, engine_us),
+        engine_us,
+        lost.tariff.id,
+        failure=failure,
+    )
 
 
 async def expire(database: AsyncEngine, *, limit: int) -> list[str]:

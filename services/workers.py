@@ -2,8 +2,9 @@
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from storage import presence, registry
+from storage import engine_time, presence, registry
 from storage.autocommit import autocommit
+from storage.engine_time import TimeSpent
 from storage.presence import WorkerRow
 from storage.records import Model
 
@@ -21,13 +22,17 @@ async def find_model(database: AsyncEngine, name: str) -> Model:
     return model
 
 
-async def describe_worker(database: AsyncEngine, row: WorkerRow) -> None:
-    """Write a worker's row."""
+async def describe_worker(database: AsyncEngine, row: WorkerRow, spent: TimeSpent | None = None) -> None:
+    """Write a worker's row, and where its engine's time went."""
     async with database.begin() as connection:
         await presence.put_worker(connection, row)
+        if spent is not None:
+            await engine_time.put_time_spent(connection, spent)
 
 
-async def forget_worker(database: AsyncEngine, name: str) -> None:
-    """Delete the row of a worker that ends."""
+async def forget_worker(database: AsyncEngine, name: str, spent: TimeSpent | None) -> None:
+    """Delete the row of a worker that ends, and write down the last of its engine's time."""
     async with database.begin() as connection:
         await presence.delete_worker(connection, name)
+        if spent is not None:
+            await engine_time.put_time_spent(connection, spent)

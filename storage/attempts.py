@@ -12,14 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from core.failures import RULES, Failure
 from core.lanes import Lane, LengthClass, Priority
-from core.pricing import Tariff
-from storage.records import Claim, Ending, Held, Lost
+from storage.ledger import PRICES, USED, used_of
+from storage.records import Claim, Ending, Held, Lost, Used
+from storage.tariffs import tariff_of
 
 _IDS = sa.bindparam("ids", type_=sa.ARRAY(sa.Text))
-
-# the price is the one at acceptance, whenever the task runs
-_PRICES = """(SELECT array[prompt_usd_micros, cached_usd_micros, output_usd_micros] FROM tariffs
-   WHERE tariffs.model = t.model AND valid_from <= t.created_at ORDER BY valid_from DESC LIMIT 1) AS prices"""
 
 _CLAIM = sa.text(f"""
 WITH locked AS MATERIALIZED (
@@ -35,11 +32,10 @@ UPDATE tasks t SET
 FROM granted, task_payloads p
 WHERE t.id = granted.id AND p.task_id = t.id
 RETURNING t.id, t.tenant_id, t.attempt, t.url, p.request, t.max_output_tokens, t.prompt_tokens, t.created_at,
-  t.priority, t.failures,
-  t.length_class, t.traceparent, granted.class AS tenant_class,
+  t.priority, t.failures, t.length_class, t.traceparent, granted.class AS tenant_class, {USED},
   CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s,
   CAST(extract(epoch FROM now() - t.created_at) AS float8) AS waited_s,
-  {_PRICES}
+  {PRICES}
 """).bindparams(_IDS)
 
 
@@ -64,7 +60,8 @@ async def claim(
             waited_s=row.waited_s,
             lane=Lane(model, LengthClass(row.length_class), Priority(row.priority)),
             failures=row.failures,
-            tariff=Tariff(*(row.prices or (0, 0, 0))),
+            tariff=tariff_of(row.prices),
+            used=used_of(row),
             tenant_class=row.tenant_class,
             traceparent=row.traceparent,
         )
@@ -97,42 +94,60 @@ async def set_exposed(connection: AsyncConnection, task_id: str, attempt: int, e
 
 _RENEW = sa.text("""
 WITH mine AS (
-  SELECT * FROM unnest(CAST(:ids AS text[]), CAST(:attempts AS int[]), CAST(:cleared AS bool[]))
-    AS m(id, attempt, cleared)
+  SELECT * FROM unnest(CAST(:ids AS text[]), CAST(:attempts AS int[]), CAST(:cleared AS bool[]),
+                       CAST(:prompt AS int[]), CAST(:cached AS int[]), CAST(:output AS int[]),
+                       CAST(:engine_us AS bigint[]))
+    AS m(id, attempt, cleared, prompt, cached, output, engine_us)
 ), locked AS MATERIALIZED (
-  SELECT t.id, m.cleared FROM tasks t JOIN mine m ON m.id = t.id AND m.attempt = t.attempt
+  SELECT m.* FROM tasks t JOIN mine m ON m.id = t.id AND m.attempt = t.attempt
   WHERE t.state IN ('in_progress', 'cancelling') ORDER BY t.id FOR UPDATE OF t
 )
 UPDATE tasks t SET lease_expires_at = now() + make_interval(secs => :lease_s),
-  exposed = t.exposed AND NOT locked.cleared
+  exposed = t.exposed AND NOT locked.cleared, usage_prompt_tokens = locked.prompt,
+  usage_cached_tokens = locked.cached, usage_output_tokens = locked.output, engine_us = locked.engine_us
 FROM locked WHERE t.id = locked.id
 RETURNING t.id, t.state
 """).bindparams(
     _IDS,
     sa.bindparam("attempts", type_=sa.ARRAY(sa.Integer)),
     sa.bindparam("cleared", type_=sa.ARRAY(sa.Boolean)),
+    sa.bindparam("prompt", type_=sa.ARRAY(sa.Integer)),
+    sa.bindparam("cached", type_=sa.ARRAY(sa.Integer)),
+    sa.bindparam("output", type_=sa.ARRAY(sa.Integer)),
+    sa.bindparam("engine_us", type_=sa.ARRAY(sa.BigInteger)),
 )
 
 
 async def renew(connection: AsyncConnection, running: Sequence[Held], *, lease_s: float) -> dict[str, str]:
-    """Renew leases and clear of suspicion what has produced tokens; return id → state of those still held."""
+    """Renew leases, clear of suspicion what has produced tokens, and note what was used so far.
+
+    Return id → state of those still held.
+    """
     rows = await connection.execute(
         _RENEW,
         {
             "ids": [held.task_id for held in running],
             "attempts": [held.attempt for held in running],
             "cleared": [held.cleared for held in running],
+            "prompt": [held.used.usage.prompt_tokens for held in running],
+            "cached": [held.used.usage.cached_tokens for held in running],
+            "output": [held.used.usage.output_tokens for held in running],
+            "engine_us": [held.used.engine_us for held in running],
             "lease_s": lease_s,
         },
     )
     return {row.id: row.state for row in rows}
 
 
-_SETTLE = sa.text("""
+# of the attempt that ends: the task's, less that of the attempts before
+_ENGINE_US = "t.engine_us - coalesce((SELECT sum(a.engine_us) FROM attempts a WHERE a.task_id = t.id), 0)"
+
+_SETTLE_TEXT = """
 WITH ends AS (
   SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
     id text, attempt int, state text, finish_reason text, failure text, failure_message text, response text,
-    prompt int, cached int, output int, ttft_ms int, billed bool, cost bigint)
+    prompt int, cached int, output int, engine_us bigint, ttft_ms int, billed bool, cost bigint,
+    tariff_id bigint)
 ), locked AS MATERIALIZED (
   -- a task being cancelled ends as cancelled whatever stopped it, unless it was quicker and completed
   SELECT t.id, t.state = 'cancelling' AND e.state <> 'completed' AS cancelled
@@ -145,25 +160,27 @@ WITH ends AS (
     failure = CASE WHEN NOT locked.cancelled THEN e.failure END,
     failure_message = CASE WHEN NOT locked.cancelled THEN e.failure_message END, usage_prompt_tokens = e.prompt,
     usage_cached_tokens = e.cached, usage_output_tokens = e.output, ttft_ms = coalesce(e.ttft_ms, t.ttft_ms),
-    failures = t.failures + CASE WHEN e.failure IS NULL OR locked.cancelled THEN 0 ELSE 1 END
+    engine_us = e.engine_us, failures = t.failures + CASE WHEN e.failure IS NULL OR locked.cancelled THEN 0 ELSE 1 END
   FROM locked, ends e WHERE t.id = locked.id AND e.id = t.id
   RETURNING t.*
 ), payload AS (
   UPDATE task_payloads p SET response = e.response
   FROM ended, ends e WHERE p.task_id = ended.id AND e.id = ended.id AND e.response IS NOT NULL
 ), history AS (
-  INSERT INTO attempts (task_id, attempt, worker, claimed_at, outcome, failure, output_tokens)
-  SELECT id, attempt, worker, claimed_at, state, failure, usage_output_tokens FROM ended
+  INSERT INTO attempts (task_id, attempt, worker, claimed_at, outcome, failure, output_tokens, engine_us)
+  SELECT id, attempt, worker, claimed_at, state, failure, usage_output_tokens, {engine} FROM ended t
 ), ledger AS (
-  INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, priority, prompt_tokens, cached_tokens,
-                              output_tokens, cost_usd_micros)
-  SELECT ended.id, tenant_id, key_id, model, priority,
+  INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, priority, tariff_id, prompt_tokens,
+                              cached_tokens, output_tokens, engine_us, cost_usd_micros)
+  SELECT ended.id, tenant_id, key_id, model, priority, tariff_id,
     CASE WHEN charged THEN prompt ELSE 0 END, CASE WHEN charged THEN cached ELSE 0 END,
-    CASE WHEN charged THEN output ELSE 0 END, CASE WHEN charged THEN cost ELSE 0 END
+    CASE WHEN charged THEN output ELSE 0 END, CASE WHEN charged THEN ended.engine_us ELSE 0 END,
+    CASE WHEN charged THEN cost ELSE 0 END
   FROM ended JOIN ends e ON e.id = ended.id, LATERAL (SELECT billed OR ended.state = 'cancelled') AS c(charged)
 )
 SELECT id, state FROM ended
-""")
+"""
+_SETTLE = sa.text(_SETTLE_TEXT.format(engine=_ENGINE_US))
 
 
 def _message(end: Ending) -> str | None:
@@ -193,7 +210,9 @@ async def settle(connection: AsyncConnection, endings: Sequence[Ending]) -> dict
             "output": end.usage.output_tokens,
             "ttft_ms": end.ttft_ms,
             "billed": end.failure is None or RULES[end.failure].billed,
+            "engine_us": end.engine_us,
             "cost": end.cost_usd_micros,
+            "tariff_id": end.tariff_id,
         }
         for end in endings
     ]
@@ -212,12 +231,12 @@ WITH locked AS MATERIALIZED (
   ORDER BY t.id {limit} FOR UPDATE OF t
 ), requeued AS (
   UPDATE tasks t SET state = 'queued', lease_expires_at = NULL, exposed = false,
-    published_at = NULL, failures = failures + locked.blame
+    published_at = NULL, failures = failures + locked.blame{used}
   FROM locked WHERE t.id = locked.id
   RETURNING t.*
 ), history AS (
-  INSERT INTO attempts (task_id, attempt, worker, claimed_at, outcome, failure)
-  SELECT id, attempt, worker, claimed_at, state, :failure FROM requeued
+  INSERT INTO attempts (task_id, attempt, worker, claimed_at, outcome, failure, engine_us)
+  SELECT id, attempt, worker, claimed_at, state, :failure, {engine} FROM requeued t
 )
 SELECT id, attempt FROM requeued
 """
@@ -227,6 +246,10 @@ _HAND_BACK = sa.text(
         which="t.id = :id AND t.attempt = :attempt",
         limit="",
         misfortunes=_MISFORTUNES,
+        used=""",
+    usage_prompt_tokens = :prompt, usage_cached_tokens = :cached, usage_output_tokens = :output,
+    engine_us = :engine_us""",
+        engine=_ENGINE_US,
     )
 )
 _RESCUE = sa.text(
@@ -235,19 +258,31 @@ _RESCUE = sa.text(
         which="t.lease_expires_at < now() AND t.deadline_at > now()",
         limit="LIMIT :limit",
         misfortunes=_MISFORTUNES,
+        used="",  # stays as last renewed
+        engine=_ENGINE_US,
     )
 )
 
 
 async def hand_back(
-    connection: AsyncConnection, task_id: str, attempt: int, failure: Failure, *, blame: bool
+    connection: AsyncConnection, task_id: str, attempt: int, failure: Failure, *, blame: bool, used: Used
 ) -> bool:
     """Queue a running task again for the next attempt, at once rather than after the lease.
 
     `blame` counts the attempt against the task. False: it is held no more, being cancelled, or out of attempts.
     """
     rows = await connection.execute(
-        _HAND_BACK, {"id": task_id, "attempt": attempt, "failure": failure, "blame": int(blame)}
+        _HAND_BACK,
+        {
+            "id": task_id,
+            "attempt": attempt,
+            "failure": failure,
+            "blame": int(blame),
+            "prompt": used.usage.prompt_tokens,
+            "cached": used.usage.cached_tokens,
+            "output": used.usage.output_tokens,
+            "engine_us": used.engine_us,
+        },
     )
     return rows.one_or_none() is not None
 
@@ -259,7 +294,7 @@ async def rescue(connection: AsyncConnection, *, limit: int) -> list[str]:
 
 
 _LOST = sa.text(f"""
-SELECT id, attempt, prompt_tokens, deadline_at <= now() AS late, {_PRICES} FROM tasks t
+SELECT id, attempt, prompt_tokens, {USED}, deadline_at <= now() AS late, {PRICES} FROM tasks t
 WHERE state IN ('in_progress', 'cancelling') AND lease_expires_at < now()
   AND (state = 'cancelling' OR failures + CAST(exposed AS int) >= max_attempts
        OR attempt >= max_attempts + {_MISFORTUNES} OR deadline_at <= now())
@@ -271,6 +306,6 @@ async def find_lost(connection: AsyncConnection, *, limit: int) -> list[Lost]:
     """Lock expired leases that `rescue` leaves: their tasks are to be ended."""
     rows = await connection.execute(_LOST, {"limit": limit})
     return [
-        Lost(row.id, row.attempt, row.prompt_tokens, row.late, Tariff(*(row.prices or (0, 0, 0))))
+        Lost(row.id, row.attempt, row.prompt_tokens, row.late, tariff_of(row.prices), used_of(row))
         for row in rows
     ]

@@ -7,7 +7,7 @@ from typing import Any
 from core.failures import Failure
 from core.grants import NO_LIMITS, GrantLimits
 from core.lanes import Lane, LengthBounds, LengthClass, Priority
-from core.pricing import Tariff, Usage
+from core.pricing import NOTHING, Tariff, Usage
 from core.states import TaskState
 
 
@@ -109,7 +109,7 @@ class Task:
     def of(cls, row: Any) -> "Task":
         """Build from a row of `storage.tasks.SELECT_TASK`."""
         usage = None
-        if row.usage_output_tokens is not None:
+        if row.finished_at is not None:
             usage = Usage(row.usage_prompt_tokens, row.usage_cached_tokens, row.usage_output_tokens)
         return cls(
             id=row.id,
@@ -137,6 +137,17 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Used:
+    """What a task used so far, all attempts together; what was streamed and taken back is not in it."""
+
+    usage: Usage = NOTHING
+    engine_us: int = 0
+
+
+UNUSED = Used()
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A task handed to one attempt; `attempt` is its fencing token."""
 
@@ -153,6 +164,7 @@ class Claim:
     lane: Lane
     failures: int  # attempts that ended badly and may have been its own fault: above 0 it is a suspect
     tariff: Tariff  # in force when the task was accepted; all zero where the model has none
+    used: Used  # by the attempts before
     tenant_class: str = "default"
     traceparent: str | None = None  # W3C
 
@@ -164,6 +176,7 @@ class Held:
     task_id: str
     attempt: int
     cleared: bool = False
+    used: Used = UNUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +188,7 @@ class Lost:
     prompt_tokens: int  # as counted at admission
     late: bool  # its deadline passed
     tariff: Tariff  # as in Claim
+    used: Used  # as last renewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +200,8 @@ class Ending:
     state: TaskState  # final
     usage: Usage
     cost_usd_micros: int = 0  # charged unless the failure is ours
+    engine_us: int = 0  # of all attempts
+    tariff_id: int | None = None  # what it was priced by
     finish_reason: str | None = None
     failure: Failure | None = None
     failure_message: str | None = None

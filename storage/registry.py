@@ -1,4 +1,4 @@
-"""Models and their tariffs; as a tenant sees them."""
+"""Models, as a tenant sees them."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -6,10 +6,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from core.grants import NO_LIMITS, GrantLimits
 from core.lanes import LengthBounds
-from core.pricing import Tariff
 from storage.grants import LIMITS, limits_of
 from storage.records import Model
-from storage.tables import grants, models, tariffs
+from storage.tables import grants, models
 
 
 async def put_model(
@@ -32,20 +31,6 @@ async def put_model(
     await connection.execute(
         insert(models).values(name=name, **values).on_conflict_do_update(index_elements=["name"], set_=values)
     )
-
-
-async def put_tariff(connection: AsyncConnection, model: str, tariff: Tariff) -> None:
-    """Set a model's prices from now on; does nothing when they are the ones in force."""
-    columns = (tariffs.c.prompt_usd_micros, tariffs.c.cached_usd_micros, tariffs.c.output_usd_micros)
-    new = (tariff.prompt_usd_micros, tariff.cached_usd_micros, tariff.output_usd_micros)
-    current = (
-        await connection.execute(
-            sa.select(*columns).where(tariffs.c.model == model).order_by(tariffs.c.valid_from.desc()).limit(1)
-        )
-    ).one_or_none()
-    if current is None or tuple(current) != new:
-        prices = dict(zip((column.name for column in columns), new, strict=True))
-        await connection.execute(tariffs.insert().values(model=model, **prices))
 
 
 async def granted_models(connection: AsyncConnection, tenant_id: str) -> list[Model]:

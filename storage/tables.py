@@ -90,19 +90,6 @@ models = sa.Table(
     sa.CheckConstraint("max_model_len > 0", name="has_context"),
 )
 
-tariffs = sa.Table(
-    "tariffs",
-    metadata,
-    sa.Column("model", sa.ForeignKey("models.name", ondelete="CASCADE"), primary_key=True),
-    sa.Column("valid_from", sa.TIMESTAMP(True), primary_key=True, server_default=sa.func.now()),
-    sa.Column("prompt_usd_micros", sa.BigInteger, nullable=False),
-    sa.Column("cached_usd_micros", sa.BigInteger, nullable=False),
-    sa.Column("output_usd_micros", sa.BigInteger, nullable=False),
-    sa.CheckConstraint(
-        "prompt_usd_micros >= 0 AND cached_usd_micros >= 0 AND output_usd_micros >= 0", name="not_negative"
-    ),
-)
-
 grants = sa.Table(
     "grants",
     metadata,
@@ -171,6 +158,7 @@ tasks = sa.Table(
     sa.Column("usage_prompt_tokens", sa.Integer),
     sa.Column("usage_cached_tokens", sa.Integer),
     sa.Column("usage_output_tokens", sa.Integer),
+    sa.Column("engine_us", sa.BigInteger, nullable=False, server_default="0"),  # of all attempts so far
     sa.Column("purged_at", sa.TIMESTAMP(True)),  # bodies deleted; lengths, times and counts stay
     sa.Column("ttft_ms", sa.Integer),  # from acceptance; null where the first token came from a lost attempt
     sa.Column("retry_of", sa.Text),  # the dead task that this one does again
@@ -242,24 +230,7 @@ attempts = sa.Table(
     sa.Column("outcome", sa.Text, nullable=False),  # the task's state after it
     sa.Column("failure", sa.Text),
     sa.Column("output_tokens", sa.Integer, nullable=False, server_default="0"),
-)
-
-ledger_entries = sa.Table(
-    "ledger_entries",
-    metadata,
-    sa.Column("task_id", sa.Text, primary_key=True),  # one a task; outlives the task's retention
-    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
-    sa.Column("key_id", sa.Text, nullable=False),
-    sa.Column("model", sa.Text, nullable=False),
-    sa.Column("priority", sa.Text, nullable=False),
-    sa.Column("prompt_tokens", sa.Integer, nullable=False),
-    sa.Column("cached_tokens", sa.Integer, nullable=False),
-    sa.Column("output_tokens", sa.Integer, nullable=False),
-    sa.Column("cost_usd_micros", sa.BigInteger, nullable=False),
-    created_at(),
-    sa.CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens AND output_tokens >= 0", name="counts"),
-    sa.CheckConstraint("cost_usd_micros >= 0", name="cost"),
-    sa.Index("ix_ledger_entries_tenant_time", "tenant_id", "created_at"),
+    sa.Column("engine_us", sa.BigInteger, nullable=False, server_default="0"),
 )
 
 workers = sa.Table(

@@ -10,8 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from core.failures import Failure, is_dead
 from core.lanes import Lane, LengthClass, Priority
 from core.states import FINAL, TaskState
+from storage.ledger import COUNTED, PRICES, USED, charge_queued
+from storage.money_tables import ledger_entries
 from storage.records import Caller, NewTask, Task
-from storage.tables import ledger_entries, task_payloads, tasks
+from storage.tables import task_payloads, tasks
 
 SELECT_TASK = sa.select(tasks, ledger_entries.c.cost_usd_micros).outerjoin(
     ledger_entries, ledger_entries.c.task_id == tasks.c.id
@@ -154,15 +156,12 @@ async def final_states(connection: AsyncConnection, task_ids: Sequence[str]) -> 
     return {row.id: TaskState(row.state) for row in rows}
 
 
-_CANCEL = sa.text("""
-UPDATE tasks SET
+_CANCEL = sa.text(f"""
+UPDATE tasks t SET
   state = CASE state WHEN 'queued' THEN 'cancelled' ELSE 'cancelling' END,
-  finished_at = CASE state WHEN 'queued' THEN now() END,
-  usage_prompt_tokens = CASE state WHEN 'queued' THEN 0 END,
-  usage_cached_tokens = CASE state WHEN 'queued' THEN 0 END,
-  usage_output_tokens = CASE state WHEN 'queued' THEN 0 END
+  finished_at = CASE state WHEN 'queued' THEN now() END, {COUNTED}
 WHERE id = :id AND tenant_id = :tenant_id AND state IN ('queued', 'in_progress')
-RETURNING id, state
+RETURNING id, state, {USED}, {PRICES}
 """)
 
 
@@ -172,19 +171,20 @@ async def request_cancel(connection: AsyncConnection, tenant_id: str, task_id: s
     if row is None:
         return None
     if row.state == TaskState.CANCELLED:
-        await _write_empty_ledger(connection, [row.id])
+        await charge_queued(connection, [row], None)
     return TaskState(row.state)
 
 
-_END_QUEUED = """
-UPDATE tasks SET state = :state, finished_at = now(), failure = :failure, failure_message = :message,
-  usage_prompt_tokens = coalesce(usage_prompt_tokens, 0), usage_cached_tokens = coalesce(usage_cached_tokens, 0),
-  usage_output_tokens = coalesce(usage_output_tokens, 0)
+def _end_queued(which: str) -> sa.TextClause:
+    return sa.text(f"""
+UPDATE tasks t SET state = :state, finished_at = now(), failure = :failure, failure_message = :message, {COUNTED}
 WHERE id IN (SELECT id FROM tasks WHERE state = 'queued' AND {which} ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED)
-RETURNING id
-"""
-_END_QUEUED_LATE = sa.text(_END_QUEUED.format(which="deadline_at <= now()"))
-_END_QUEUED_ONE = sa.text(_END_QUEUED.format(which="id = :id"))
+RETURNING id, {USED}, {PRICES}
+""")
+
+
+_END_QUEUED_LATE = _end_queued("deadline_at <= now()")
+_END_QUEUED_ONE = _end_queued("id = :id")
 
 
 async def expire_queued(connection: AsyncConnection, *, message: str, limit: int) -> list[str]:
@@ -193,9 +193,7 @@ async def expire_queued(connection: AsyncConnection, *, message: str, limit: int
         _END_QUEUED_LATE,
         {"state": TaskState.EXPIRED, "failure": Failure.DEADLINE, "message": message, "limit": limit},
     )
-    ended = [row.id for row in rows]
-    await _write_empty_ledger(connection, ended)
-    return ended
+    return await charge_queued(connection, rows.all(), Failure.DEADLINE)
 
 
 async def end_queued(
@@ -206,22 +204,7 @@ async def end_queued(
         _END_QUEUED_ONE,
         {"id": task_id, "state": state, "failure": failure, "message": message, "limit": 1},
     )
-    ended = [row.id for row in rows]
-    await _write_empty_ledger(connection, ended)
-    return bool(ended)
-
-
-_EMPTY_LEDGER = sa.text("""
-INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, priority, prompt_tokens, cached_tokens,
-                            output_tokens, cost_usd_micros)
-SELECT id, tenant_id, key_id, model, priority, 0, 0, 0, 0 FROM tasks WHERE id = ANY(:ids)
-""").bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Text)))
-
-
-async def _write_empty_ledger(connection: AsyncConnection, task_ids: Sequence[str]) -> None:
-    # Every final task has one entry, those that never ran as well: `tasks` and ledger compare row by row.
-    if task_ids:
-        await connection.execute(_EMPTY_LEDGER, {"ids": list(task_ids)})
+    return bool(await charge_queued(connection, rows.all(), failure))
 
 
 async def count_queued(connection: AsyncConnection) -> dict[tuple[str, str, str], int]:

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,14 @@ from storage.errors import STORE_ERRORS
 from storage.presence import WorkerRow
 from storage.records import Model
 from workers import attempt, bootsteps, celery_private
+from workers.accounts import now_us
 from workers.engine import Engine
 from workers.figures import Figures
 from workers.keeper import EngineKeeper
 from workers.leases import hear_cancels, renew_leases
 from workers.pool import AsyncioPool, Hooks
 from workers.session import Session
+from workers.time_sheet import TimeSheet
 
 log = structlog.get_logger()
 _DESCRIBE_S = 2.0
@@ -52,6 +55,7 @@ class Worker:
         self._redis = open_redis(settings)
         model = await find_model(self._database, settings.model)
         self._engine = build_engine(settings, model)
+        self._time = TimeSheet(settings.worker_name, settings.model, self._engine.accounts)
         await self._engine.start()
         streams = open_streams(settings, self._redis)
         self._publisher = PublishingThread(open_celery(settings), self._database)
@@ -97,8 +101,9 @@ class Worker:
             await self._session.chunks.drain(_WRITE_OUT_S)
             await self._session.chunks.stop()
             await self._publisher.stop()
+            spent = self._time.read(datetime.now(UTC), now_us(), ended=True)
             try:
-                await forget_worker(self._database, self._settings.worker_name)
+                await forget_worker(self._database, self._settings.worker_name, spent)
             except STORE_ERRORS as error:
                 log.warning("worker_row_left", error=type(error).__name__)
         if hasattr(self, "_engine"):
@@ -131,7 +136,8 @@ class Worker:
                 state=self._state,
             )
             try:
-                await describe_worker(self._database, row)
+                spent = self._time.read(datetime.now(UTC), now_us())
+                await describe_worker(self._database, row, spent)
             except STORE_ERRORS as error:
                 log.warning("worker_row_not_written", error=type(error).__name__)
             await asyncio.sleep(_DESCRIBE_S)

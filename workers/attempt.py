@@ -23,7 +23,8 @@ from core.states import TaskState
 from runtime import metrics
 from schemas import events
 from schemas.completion import chat_completion
-from storage.records import Claim, Ending
+from storage.records import Claim, Ending, Used
+from workers.accounts import Account
 from workers.engine import (
     EngineDeadError,
     EngineFailedError,
@@ -98,6 +99,8 @@ class Attempt:
         self._continues = False  # readers have had a first token from an earlier attempt
         self._sent_at = 0.0  # monotonic, of the newest delta
         self._held_until: asyncio.TimerHandle | None = None  # text waits for the bounded rate
+        self._opened = False  # the stream is: what earlier attempts sent is known
+        self._account = Account()  # engine time of this attempt
         self.productive = False  # this attempt has produced a token
         self._exposed = False  # it is in the engine and has not
 
@@ -106,6 +109,12 @@ class Attempt:
         """Tokens that it keeps in the engine's KV cache."""
         usage = self._record.usage
         return usage.prompt_tokens + len(self._progress.emitted) + usage.output_tokens if usage else 0
+
+    @property
+    def used(self) -> Used:
+        """What the task used so far, all attempts together."""
+        usage = self._progress.usage if self._opened else self.claim.used.usage
+        return Used(usage, self.claim.used.engine_us + self._account.used_us)
 
     # -- told from outside, on the same loop
 
@@ -181,6 +190,7 @@ class Attempt:
             n=self._body.get("n") or 1,
             keep_s=self.claim.remaining_s,
         )
+        self._opened = True
         reason = None
         if self._progress.torn:
             reason = "torn"
@@ -204,6 +214,7 @@ class Attempt:
             max_output_tokens=self.claim.max_output_tokens,
             emitted_token_ids=tuple(progress.emitted),
             cache_salt=self.claim.tenant_id,  # who shares a prefix could otherwise be told by the time it takes
+            account=self._account,
         )
         try:
             async for output in self._outputs(request):
@@ -294,7 +305,7 @@ class Attempt:
         self.settling = True
         self._flush()
         if RULES[failure].retriable and await self._session.hand_back(
-            self.claim, failure, exposed=self._exposed
+            self.claim, failure, exposed=self._exposed, used=self.used
         ):
             self._record.handed_back(failure)
             return
@@ -308,12 +319,15 @@ class Attempt:
         progress, claim = self._progress, self.claim
         finish_reason = progress.choices[0].finish_reason if 0 in progress.choices else None
         response = self._response() if progress.streamed and failure is not Failure.REQUEST_REJECTED else None
+        used = self.used
         ending = Ending(
             task_id=claim.task_id,
             attempt=claim.attempt,
             state=state,
-            usage=progress.usage,
-            cost_usd_micros=cost_usd_micros(progress.usage, claim.tariff),
+            usage=used.usage,
+            cost_usd_micros=cost_usd_micros(used.usage, claim.tariff, used.engine_us),
+            engine_us=used.engine_us,
+            tariff_id=claim.tariff.id,
             finish_reason=finish_reason,
             failure=failure,
             failure_message=message,

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from runtime.chat_template import ModelTokenizer, TemplateError
 from workers import body as bodies
+from workers.accounts import Account, EngineAccounts, now_us
 from workers.deterministic_output import VERSION, Choice, Words, context_length, make_model
 from workers.engine import (
     Delta,
@@ -44,10 +45,12 @@ FAULT_FREEZE = "<<fault:freeze>>"  # the runtime stops stepping
 class _Running:
     """One request: what the step loop fills and the consumer takes."""
 
-    __slots__ = ("admitted_at", "choices", "error", "first_at", "prompt", "queued_at", "ready", "wake")
+    __slots__ = (
+        *("account", "admitted_at", "choices", "error", "first_at", "prompt", "queued_at", "ready", "wake"),
+    )
 
-    def __init__(self, choices: Sequence[Choice], prompt: int) -> None:
-        self.choices, self.prompt = choices, prompt
+    def __init__(self, choices: Sequence[Choice], prompt: int, account: Account) -> None:
+        self.choices, self.prompt, self.account = choices, prompt, account
         self.ready: dict[int, Delta] = {}
         self.wake = asyncio.Event()
         self.error: Exception | None = None
@@ -110,6 +113,7 @@ class DeterministicEngine:
         self._stepping: asyncio.Task[None] | None = None
         self._dead = "not started"
         self._last_step_at = 0.0
+        self.accounts = EngineAccounts(now_us())
         self.steps = 0  # taken since the object was made
         self.meter = StepMeter(model)
 
@@ -136,6 +140,7 @@ class DeterministicEngine:
         self._dead = ""
         self.meter.started(self._max_num_seqs)
         self._thawed.set()
+        self.accounts.up(now_us())
         self._stepping = asyncio.create_task(self._step_loop(), name="deterministic-engine")
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Output, None]:
@@ -196,6 +201,7 @@ class DeterministicEngine:
     def kill(self, reason: str = "killed") -> None:
         """Test hook: the runtime ends, as by kill -9; every running request gets EngineDeadError."""
         self._dead = reason
+        self.accounts.down(now_us())
         error = EngineDeadError(f"the engine ended: {reason}")
         for running in [*self._running.values(), *dict(self._waiting).values()]:
             running.fail(error)
@@ -235,7 +241,8 @@ class DeterministicEngine:
             Choice(self._words, index, prompt, body, limit=limit, emitted=emitted, top=top)
             for index in range(bodies.choices(body))
         ]
-        running = _Running(choices, len(prompt))
+        running = _Running(choices, len(prompt), request.account)
+        self.accounts.begin(request.account, len(prompt) + len(emitted), now_us())
         self._waiting.append((request.request_id, running))
         self._work.set()
         return running
@@ -254,6 +261,7 @@ class DeterministicEngine:
             self.freeze()
 
     def _drop(self, request_id: str, running: _Running) -> None:
+        self.accounts.end(running.account, now_us())
         if self._running.get(request_id) is running:
             del self._running[request_id]
             self._work.set()
@@ -292,23 +300,26 @@ class DeterministicEngine:
     def _step(self) -> None:
         self._last_step_at = time.monotonic()
         self.steps += 1
-        made = read = 0
+        made: dict[Account, int] = {
+            running.account: sum(not choice.done for choice in running.choices)
+            for running in self._running.values()
+        }
+        self.accounts.step(made, now_us())
+        read = 0
         for request_id, running in list(self._running.items()):
             if not running.first_at:
                 running.first_at = self._last_step_at
                 read += running.prompt
             for choice in running.choices:
-                if not choice.done:
-                    made += 1
-                    if (delta := choice.step()) is not None:
-                        running.add(delta)
+                if not choice.done and (delta := choice.step()) is not None:
+                    running.add(delta)
             if running.done:
                 del self._running[request_id]
         self.meter.step(
             self._last_step_at,
             running=len(self._running),
             waiting=len(self._waiting),
-            output_tokens=made,
+            output_tokens=sum(made.values()),
             prompt_tokens=read,
         )
 

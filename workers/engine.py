@@ -7,9 +7,10 @@ Units: `*_s` are seconds; `*_at` here are `time.monotonic()` seconds of this hos
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from workers.accounts import Account, EngineAccounts
 from workers.meter import StepMeter
 
 
@@ -59,6 +60,7 @@ class GenerateRequest:
     emitted_token_ids: Sequence[int] = ()
     trace_headers: Mapping[str, str] | None = None
     cache_salt: str | None = None  # requests share prefix cache entries only under the same one
+    account: Account = field(default_factory=Account)  # takes the engine time that it uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,11 @@ class EngineHealth:
 
 class Engine(Protocol):
     """A model runtime inside the worker. All methods are called on one event loop."""
+
+    @property
+    def accounts(self) -> EngineAccounts:
+        """Where its time goes, since the object was made."""
+        ...
 
     @property
     def info(self) -> EngineInfo:

@@ -15,7 +15,7 @@ from runtime.settings import Settings
 from services import attempt as services
 from storage.errors import STORE_ERRORS, is_away
 from storage.outbox import Outgoing
-from storage.records import Claim, Ending
+from storage.records import Claim, Ending, Used
 from storage.streams import Append, EventStreams
 from workers.chunks import ChunkWriter
 from workers.engine import Engine
@@ -95,11 +95,13 @@ class Session:
         ended = await services.settle(self.database, endings)
         return [ended.get(ending.task_id) for ending in endings]
 
-    async def hand_back(self, claim: Claim, failure: Failure, *, exposed: bool) -> bool:
+    async def hand_back(self, claim: Claim, failure: Failure, *, exposed: bool, used: Used) -> bool:
         """Queue a task for its next attempt at once; False when it is not to have one."""
         queued = await self._insist(
             "hand_back",
-            lambda: services.hand_back(self.database, claim.task_id, claim.attempt, failure, exposed=exposed),
+            lambda: services.hand_back(
+                self.database, claim.task_id, claim.attempt, failure, exposed=exposed, used=used
+            ),
         )
         # At a drain the pool puts the message back, if it still holds it: the outbox makes sure. In every other
         # case it is acked and a new one is needed.

@@ -22,6 +22,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as VLLMEngineDeadError
 
 from workers import body as bodies
+from workers.accounts import EngineAccounts, now_us
 from workers.engine import (
     Delta,
     EngineDeadError,
@@ -33,6 +34,7 @@ from workers.engine import (
 )
 from workers.meter import StepMeter
 from workers.stops import Logprobs
+from workers.vllm_accounts import StepAccounts
 from workers.vllm_errors import translate
 from workers.vllm_memory import measure_bandwidth, memory_of
 from workers.vllm_output import empty, failure, logprob_items, usage
@@ -70,6 +72,8 @@ class VLLMEngine:
         self._defaults: dict[str, Any] = {}
         self._health = EngineHealth()
         self.meter = StepMeter(model)
+        self.accounts = EngineAccounts(now_us())
+        self._steps = StepAccounts(self.accounts)
         self._aborted: dict[str, bool] = {}  # requests between `generate` and its end
 
     @property
@@ -90,6 +94,7 @@ class VLLMEngine:
         loop = asyncio.get_running_loop()
         try:
             self._engine = await loop.run_in_executor(launcher.thread, launcher.launch, self._build)
+            self._steps.watch(self._engine.output_processor)
             self._defaults = self._engine.model_config.get_diff_sampling_param()
             length = self._engine.model_config.max_model_len
             self._info = EngineInfo(
@@ -105,6 +110,10 @@ class VLLMEngine:
             )
             self.meter.started(self._max_num_seqs)
             await self._warm_up(self._engine)
+            scheduler = self._engine.vllm_config.scheduler_config
+            self.accounts.up(
+                now_us(), step_tokens=scheduler.max_num_batched_tokens, max_requests=self._max_num_seqs
+            )
         except Exception as error:
             await self.stop()
             raise EngineDeadError(f"vLLM can't be started: {error!r}") from error
@@ -126,6 +135,9 @@ class VLLMEngine:
             if finished is not None:
                 yield empty(prepared, finished)
                 return
+            self._steps.begin(
+                request.request_id, request.account, len(prepared.engine_input["prompt_token_ids"])
+            )
             async with contextlib.aclosing(self._stream(engine, request, prepared)) as stream:
                 async for output in stream:
                     yield output
@@ -138,6 +150,7 @@ class VLLMEngine:
                 raise
             raise translated from error
         finally:
+            self._steps.end(request.request_id)
             self._aborted.pop(request.request_id, None)
 
     async def abort(self, request_id: str) -> None:
@@ -167,6 +180,7 @@ class VLLMEngine:
         """End the engine and its processes; running requests get EngineDeadError."""
         engine, launcher = self._engine, self._launcher
         self._engine = self._launcher = None
+        self.accounts.down(now_us())
         if launcher is None:
             return
         if engine is not None:
@@ -201,7 +215,7 @@ class VLLMEngine:
             args["kv_cache_memory_bytes"] = self._kv_cache_bytes
         else:
             args["gpu_memory_utilization"] = self._gpu_memory_share
-        logger = functools.partial(_health_logger, self._health, self.meter)
+        logger = functools.partial(_health_logger, self._health, self.meter, self._steps)
         return AsyncLLM.from_engine_args(
             AsyncEngineArgs(**{**args, **self._engine_args}), stat_loggers=[logger]
         )
@@ -273,9 +287,9 @@ class VLLMEngine:
 
 
 def _health_logger(
-    health: EngineHealth, meter: StepMeter, vllm_config: Any, engine_index: int
+    health: EngineHealth, meter: StepMeter, accounts: StepAccounts, vllm_config: Any, engine_index: int
 ) -> HealthLogger:
-    return HealthLogger(health, meter)
+    return HealthLogger(health, meter, accounts)
 
 
 async def _end_streams(engine: AsyncLLM) -> None:

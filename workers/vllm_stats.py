@@ -7,13 +7,14 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from workers.engine import EngineHealth
 from workers.meter import StepMeter
+from workers.vllm_accounts import StepAccounts
 
 
 class HealthLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM's types aren't followed
     """Called by vLLM on the event loop after every step; must stay cheap."""
 
-    def __init__(self, health: EngineHealth, meter: StepMeter) -> None:
-        self._health, self._meter = health, meter
+    def __init__(self, health: EngineHealth, meter: StepMeter, accounts: StepAccounts) -> None:
+        self._health, self._meter, self._accounts = health, meter, accounts
 
     def record(
         self,
@@ -25,6 +26,7 @@ class HealthLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM's types aren't
         """Note one step."""
         health = self._health
         if scheduler_stats is not None:
+            self._accounts.step()
             health.running = scheduler_stats.num_running_reqs
             health.waiting = scheduler_stats.num_waiting_reqs
             health.kv_cache_usage = scheduler_stats.kv_cache_usage

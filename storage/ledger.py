@@ -1,0 +1,67 @@
+"""The ledger of tasks that end while they are queued. Those that an attempt ends are charged in its settle.
+
+Every final task has one entry, those that never ran as well: tasks and ledger compare row by row.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from core.failures import RULES, Failure
+from core.pricing import Usage, cost_usd_micros
+from storage.records import Used
+from storage.tariffs import prices_of, tariff_of
+
+# Parts of statements over `tasks t`. The price is the one at acceptance, whenever the task runs.
+PRICES = f"({prices_of('t.model', 't.priority', 't.created_at')}) AS prices"
+USED = "t.usage_prompt_tokens, t.usage_cached_tokens, t.usage_output_tokens, t.engine_us"
+COUNTED = """usage_prompt_tokens = coalesce(usage_prompt_tokens, 0),
+  usage_cached_tokens = coalesce(usage_cached_tokens, 0), usage_output_tokens = coalesce(usage_output_tokens, 0)"""
+
+
+def used_of(row: Any) -> Used:
+    """Read a row that has `USED`."""
+    usage = Usage(row.usage_prompt_tokens or 0, row.usage_cached_tokens or 0, row.usage_output_tokens or 0)
+    return Used(usage, row.engine_us)
+
+
+_CHARGE = sa.text("""
+INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, priority, tariff_id, prompt_tokens, cached_tokens,
+                            output_tokens, engine_us, cost_usd_micros)
+SELECT id, tenant_id, key_id, model, priority, c.tariff_id,
+  CASE WHEN :charged THEN usage_prompt_tokens ELSE 0 END, CASE WHEN :charged THEN usage_cached_tokens ELSE 0 END,
+  CASE WHEN :charged THEN usage_output_tokens ELSE 0 END, CASE WHEN :charged THEN engine_us ELSE 0 END, c.cost
+FROM tasks JOIN unnest(CAST(:ids AS text[]), CAST(:costs AS bigint[]), CAST(:tariffs AS bigint[]))
+  AS c(task_id, cost, tariff_id) ON c.task_id = id
+""").bindparams(
+    sa.bindparam("ids", type_=sa.ARRAY(sa.Text)),
+    sa.bindparam("costs", type_=sa.ARRAY(sa.BigInteger)),
+    sa.bindparam("tariffs", type_=sa.ARRAY(sa.BigInteger)),
+    sa.bindparam("charged", type_=sa.Boolean),
+)
+
+
+async def charge_queued(
+    connection: AsyncConnection, ended: Sequence[Any], failure: Failure | None
+) -> list[str]:
+    """Write the entries of tasks that ended between two attempts or before the first; return their ids.
+
+    `ended`: rows with id, `USED` and `PRICES`. What earlier attempts generated is charged, unless we failed.
+    """
+    if not ended:
+        return []
+    charged = failure is None or RULES[failure].billed
+    tariffs = [tariff_of(row.prices) for row in ended]
+    used = [used_of(row) for row in ended]
+    costs = [
+        cost_usd_micros(one.usage, tariff, one.engine_us) if charged else 0
+        for one, tariff in zip(used, tariffs, strict=True)
+    ]
+    ids = [str(row.id) for row in ended]
+    await connection.execute(
+        _CHARGE,
+        {"ids": ids, "costs": costs, "tariffs": [tariff.id for tariff in tariffs], "charged": charged},
+    )
+    return ids

@@ -1,0 +1,52 @@
+"""Prices: which one holds for a task, and setting new ones. A price that was set stays as it is."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from core.pricing import FREE, Tariff
+from storage.money_tables import tariffs
+
+
+def prices_of(model: str, priority: str, moment: str) -> str:
+    """SQL of the prices of a task as an array for `tariff_of`; the arguments are SQL too.
+
+    A price for the task's own priority goes before one for all; of those, the one that began last holds.
+    """
+    return f"""SELECT array[p.prompt_usd_micros, p.cached_usd_micros, p.output_usd_micros, p.engine_usd_micros, p.id]
+   FROM tariffs p WHERE p.model = {model} AND p.version IS NULL AND (p.priority IS NULL OR p.priority = {priority})
+     AND p.valid_from <= {moment} AND (p.valid_until IS NULL OR p.valid_until > {moment})
+   ORDER BY p.priority NULLS LAST, p.valid_from DESC, p.id DESC LIMIT 1"""
+
+
+def tariff_of(prices: Sequence[int] | None) -> Tariff:
+    """Read that array."""
+    return FREE if prices is None else Tariff(*prices)
+
+
+async def put_tariff(
+    connection: AsyncConnection, model: str, tariff: Tariff, priority: str | None = None
+) -> None:
+    """Set a model's prices from now on; does nothing when they are the ones in force."""
+    prices = {
+        "prompt_usd_micros": tariff.prompt_usd_micros,
+        "cached_usd_micros": tariff.cached_usd_micros,
+        "output_usd_micros": tariff.output_usd_micros,
+        "engine_usd_micros": tariff.engine_usd_micros,
+    }
+    row = (
+        await connection.execute(
+            sa.select(*(tariffs.c[name] for name in prices))
+            .where(
+                tariffs.c.model == model,
+                tariffs.c.priority.is_not_distinct_from(priority),
+                tariffs.c.valid_from <= sa.func.now(),
+                sa.or_(tariffs.c.valid_until.is_(None), tariffs.c.valid_until > sa.func.now()),
+            )
+            .order_by(tariffs.c.valid_from.desc(), tariffs.c.id.desc())
+            .limit(1)
+        )
+    ).one_or_none()
+    if row is None or tuple(row) != tuple(prices.values()):
+        await connection.execute(tariffs.insert().values(model=model, priority=priority, **prices))
