@@ -10,6 +10,7 @@ from runtime.chat_template import ModelTokenizer
 from tests.engine.conftest import MAX_MODEL_LEN
 from tests.support.engines import CHAT, COMPLETIONS, QUESTION, Result, chat, request, run
 from workers.engine import Engine, RequestRejectedError
+from workers.meter import now_us
 
 
 async def idle(engine: Engine, within_s: float = 10.0) -> None:
@@ -395,3 +396,20 @@ async def test_content_parts_are_the_same_as_text(engine: Engine, question: Any)
     result = await run(engine, request(chat(question), url=CHAT, max_tokens=4))
     plain = await run(engine, request(chat(), max_tokens=4))
     assert result.only.ids == plain.only.ids
+
+
+async def test_requests_share_the_engines_time_and_all_of_it(engine: Engine) -> None:
+    await idle(engine)
+    before = engine.meter.read(now_us())
+    asked = [request(chat(f"{QUESTION} ({i})", ignore_eos=True), max_tokens=4 + 4 * i) for i in range(6)]
+    asked.append(request(chat(ignore_eos=True, n=2, temperature=1), max_tokens=8))
+    began = now_us()
+    await asyncio.gather(*(run(engine, one) for one in asked))
+    await idle(engine)
+    after = engine.meter.read(now_us())
+    used = [one.account.used_us for one in asked]
+    assert sum(used) == after.busy_us - before.busy_us
+    assert sum(used) <= now_us() - began
+    assert all(used) and used[0] < used[5], "more tokens use more time"
+    wall = [time.idle_us + time.busy_us + time.overhead_us for time in (before, after)]
+    assert wall[1] - wall[0] >= now_us() - began - 100_000
