@@ -8,7 +8,19 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from api import admin, chat, errors, events, files, health, metrics, models, tasks
+from api import (
+    admin,
+    chat,
+    errors,
+    events,
+    files,
+    health,
+    metrics,
+    models,
+    response_follow,
+    responses,
+    tasks,
+)
 from api.access import AccessCache
 from api.live import LiveEvents
 from api.state import ApiState
@@ -71,7 +83,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(errors.RequestIds)
     app.add_middleware(metrics.CountRequests)
     errors.install(app)
-    for resource in (chat, models, tasks, events, files, health, metrics, *admin.RESOURCES):
+    openai = (chat, responses, response_follow, models, files)
+    for resource in (*openai, tasks, events, health, metrics, *admin.RESOURCES):
         app.include_router(resource.router)
     return app
 

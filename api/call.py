@@ -22,8 +22,10 @@ from schemas.chat import ChatCompletionRequest
 from schemas.errors import RequestError, overloaded
 from services.authenticate import Access
 from services.look_up import look_up, read_response
+from services.once import Earlier, IdempotencyKey
 from services.register import new_id
 from storage.errors import is_away
+from storage.records import NewResponse, Task
 from storage.streams import Event
 
 RETRY_AFTER_S = 5.0
@@ -40,18 +42,30 @@ class Call:
         self._events: AsyncIterator[Event | None]
         self._late = False  # the time to finish ran out and the task was told to stop
 
-    def terms(self, url: str) -> Terms:
+    def terms(
+        self, url: str, *, metadata: dict[str, str] | None = None, response: NewResponse | None = None
+    ) -> Terms:
         """How the call's task is to be run."""
         return Terms(
             url=url,
             priority=Priority.INTERACTIVE,
             deadline_s=self._start_s + self._limit_s,
             max_attempts=self._state.settings.max_attempts,
+            metadata=metadata or {},
+            response=response,
             task_id=self.task_id,
         )
 
-    async def begin(self, stack: AsyncExitStack, request: ChatCompletionRequest, terms: Terms) -> None:
-        """Subscribe, then accept: no event is missed. Raises: RequestError."""
+    async def begin(
+        self,
+        stack: AsyncExitStack,
+        request: ChatCompletionRequest,
+        terms: Terms,
+        *,
+        idempotency: IdempotencyKey | None = None,
+        answer: Callable[[Task], Earlier] | None = None,
+    ) -> Task | Earlier:
+        """Subscribe, then accept: no event is missed; see `accept`. Raises: RequestError."""
         try:
             subscription: Subscription = await stack.enter_async_context(
                 self._state.live.subscription(self.task_id)
@@ -60,9 +74,12 @@ class Call:
             raise overloaded(
                 "Synchronous calls are not available now; submit a task.", "streams_unavailable", 5
             ) from error
-        await accept(self._state, self._access, request, terms)
+        accepted = await accept(
+            self._state, self._access, request, terms, idempotency=idempotency, answer=answer
+        )
         silence_s = min(self._state.settings.keepalive_s, self._start_s)
         self._events = subscription.events(1, silence_s)
+        return accepted
 
     async def first_event(self) -> Event | None:
         """Wait for the start, before any header is sent. None: keep the stream open while waiting on.

@@ -35,7 +35,7 @@ async def follow(
     stack = AsyncExitStack()
     try:
         subscription = await stack.enter_async_context(state.live.subscription(task_id))
-        if not await _has_more(state, task, cursor):
+        if not await has_more(state, task, cursor):
             await stack.aclose()
             return Response(status_code=204)
     except RedisError as error:
@@ -61,7 +61,7 @@ def _cursor(text: str | None) -> int:
     return int(text)
 
 
-async def _has_more(state: ApiState, task: Task, cursor: int) -> bool:
+async def has_more(state: ApiState, task: Task, cursor: int) -> bool:
     """Say whether events above the cursor exist or will. Raises: RequestError 410 when some are lost."""
     gone = RequestError(
         410, "The events after this cursor are no longer kept; read the task.", "events_expired"

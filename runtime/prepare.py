@@ -17,7 +17,7 @@ from schemas.chat import ChatCompletionRequest, engine_body
 from schemas.errors import RequestError, overloaded
 from services.authenticate import Access
 from services.register import new_id
-from storage.records import Model, NewTask
+from storage.records import Model, NewResponse, NewTask
 
 log = structlog.get_logger()
 _LARGE_CHARACTERS = 20_000  # counted off the event loop: about 5 ms
@@ -32,6 +32,7 @@ class Terms:
     deadline_s: float  # from acceptance
     max_attempts: int
     metadata: dict[str, str] = field(default_factory=dict)
+    response: NewResponse | None = None  # what else it is
     task_id: str | None = None  # made here where the caller needs none beforehand
 
 
@@ -57,6 +58,7 @@ async def prepare(
         deadline_s=terms.deadline_s,
         max_attempts=terms.max_attempts,
         metadata=terms.metadata,
+        response=terms.response,
     )
 
 

@@ -77,6 +77,13 @@ UNSUPPORTED = frozenset(
         "reasoning_effort",
         "modalities",
         "webhook",
+        "conversation",
+        "prompt",
+        "context_management",
+        "moderation",
+        "image",
+        "max_tool_calls",
+        "prompt_cache_options",
     }
 )
 
@@ -111,9 +118,7 @@ def _is_field(part: int | str) -> bool:
     return isinstance(part, int) or (part[:1].islower() and "[" not in part and part not in _UNION_TAGS)
 
 
-_UNION_TAGS = frozenset(
-    {"str", "int", "float", "bool", "constrained-str", "literal", "text", "function-after"}
-)
+_UNION_TAGS = frozenset({"str", "int", "float", "bool", "constrained-str", "literal", "function-after"})
 
 
 def _plain(message: str) -> str:

@@ -12,6 +12,7 @@ from schemas.requests import REQUESTS
 # no NUL: Postgres can't store it in jsonb
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\x00]*$")]
 MetadataValue = Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00]*$")]
+Metadata = Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)]
 
 
 def _served(url: str) -> str:
@@ -28,4 +29,4 @@ class TaskCreate(Strict):
     # strict mode takes an enum's members only; from JSON they come as their values
     priority: Annotated[Priority, Field(strict=False)] | None = None
     deadline_s: Annotated[float, Field(gt=0, le=30 * 24 * 3600)] | None = None  # from acceptance
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
+    metadata: Metadata | None = None

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.failures import Failure
 from core.pricing import NOTHING, Usage, cost_usd_micros
 from core.states import TaskState
-from storage import attempts, idempotency, presence, tasks
+from storage import attempts, idempotency, presence, responses, tasks
 from storage.autocommit import autocommit
 from storage.records import Ending, Lost
 
@@ -83,6 +83,12 @@ async def purge(database: AsyncEngine, *, retention_s: float, limit: int) -> int
     """Delete the bodies of final tasks past their retention; return how many."""
     async with database.begin() as connection:
         return await tasks.purge_final(connection, retention_s, limit=limit)
+
+
+async def purge_responses(database: AsyncEngine, *, grace_s: float, limit: int) -> int:
+    """Delete what deleted responses said, and those that were not to be stored; return how many."""
+    async with database.begin() as connection:
+        return await responses.purge_deleted(connection, grace_s=grace_s, limit=limit)
 
 
 async def forget_keys(database: AsyncEngine, *, older_s: float, limit: int) -> int:

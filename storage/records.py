@@ -35,6 +35,18 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class NewResponse:
+    """What makes a task a response: one row of `responses`."""
+
+    id: str
+    previous_id: str | None
+    background: bool
+    stored: bool  # False: nobody may read it later
+    input: str  # JSON text, its items
+    request: str  # JSON text, what it was asked for beside the input
+
+
+@dataclass(frozen=True, slots=True)
 class NewTask:
     """What admission decided; becomes one row of `tasks` and one of `task_payloads`."""
 
@@ -50,6 +62,7 @@ class NewTask:
     metadata: dict[str, str] = field(default_factory=dict)
     retry_of: str | None = None
     traceparent: str | None = None  # W3C; None: not traced
+    response: NewResponse | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,6 +205,21 @@ task_payloads = sa.Table(
     sa.Column("response", sa.Text),
 )
 
+responses = sa.Table(
+    "responses",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False, unique=True),
+    sa.Column("previous_id", sa.Text),  # the conversation goes on from there; that one may be deleted since
+    sa.Column("background", sa.Boolean, nullable=False),
+    sa.Column("input", sa.Text, nullable=False),  # JSON, its items
+    sa.Column("request", sa.Text, nullable=False),  # JSON, what was asked for beside the input
+    created_at(),
+    sa.Column("deleted_at", sa.TIMESTAMP(True)),  # unknown from then on, and purged once its task is final
+    sa.Index("ix_responses_deleted", "deleted_at", postgresql_where=sa.text("deleted_at IS NOT NULL")),
+)
+
 idempotency_keys = sa.Table(
     "idempotency_keys",
     metadata,

@@ -24,9 +24,14 @@ WITH new AS (
   SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
     id text, tenant_id text, key_id text, model text, url text, priority text, length_class text,
     max_attempts int, prompt_tokens int, max_output_tokens int, deadline_s float8, metadata jsonb, request text,
-    retry_of text, traceparent text)
+    retry_of text, traceparent text, response jsonb)
 ), payloads AS (
   INSERT INTO task_payloads (task_id, request) SELECT id, request FROM new
+), responses AS (
+  INSERT INTO responses (id, tenant_id, task_id, previous_id, background, input, request, deleted_at)
+  SELECT response->>'id', tenant_id, id, response->>'previous_id', CAST(response->>'background' AS bool),
+    response->>'input', response->>'request', CASE response->>'stored' WHEN 'false' THEN now() END
+  FROM new WHERE response IS NOT NULL
 )
   INSERT INTO tasks (id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
                      max_output_tokens, deadline_at, metadata, retry_of, traceparent)
@@ -61,6 +66,7 @@ async def insert_tasks(
             "request": task.request,
             "retry_of": task.retry_of,
             "traceparent": task.traceparent,
+            "response": task.response,
         }
         for task in new
     ]
@@ -83,6 +89,13 @@ async def get_response(connection: AsyncConnection, task_id: str) -> str | None:
             sa.select(task_payloads.c.response).where(task_payloads.c.task_id == task_id)
         )
     ).scalar_one_or_none()
+
+
+async def get_payload(connection: AsyncConnection, task_id: str) -> tuple[str, str | None] | None:
+    """Read a task's request and response bodies (JSON text); None once they are purged."""
+    query = sa.select(task_payloads.c.request, task_payloads.c.response)
+    row = (await connection.execute(query.where(task_payloads.c.task_id == task_id))).one_or_none()
+    return (row.request, row.response) if row else None
 
 
 async def list_tasks(
@@ -222,6 +235,8 @@ WITH old AS (
   ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED
 ), bodies AS (
   DELETE FROM task_payloads p USING old WHERE p.task_id = old.id
+), asked AS (
+  DELETE FROM responses r USING old WHERE r.task_id = old.id
 )
 UPDATE tasks t SET purged_at = now(), metadata = '{}' FROM old WHERE t.id = old.id
 """)

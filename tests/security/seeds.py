@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -11,11 +12,12 @@ from core.scopes import Scope
 from services.cancel import cancel
 from services.manage_keys import add_key, revoke_key
 from services.manage_tenants import change_tenant
-from services.register import create_key
+from services.register import create_key, new_id
+from services.submit import submit
 from storage import identities
 from storage.audit import Actor
-from storage.records import Caller
-from tests.support.seeds import MODEL, PEPPER, seed_caller, seed_task
+from storage.records import Caller, NewResponse
+from tests.support.seeds import MODEL, PEPPER, new_task, seed_caller, seed_task
 
 OPERATOR = Actor("test")
 
@@ -68,6 +70,14 @@ async def _task(world: World) -> str:
     return task.id
 
 
+async def _response(world: World) -> str:
+    response = NewResponse(new_id("resp"), None, background=True, stored=True, input="[]", request="{}")
+    task = replace(new_task(world.owner), response=response)
+    await submit(world.database, task)
+    await cancel(world.database, world.owner.tenant_id, task.id)
+    return response.id
+
+
 async def _file(world: World) -> str:
     upload = {"file": ("lines.jsonl", b"{}\n")}
     return str((await world.call("POST", "/v1/files", files=upload, data={"purpose": "batch"}))["id"])
@@ -92,6 +102,7 @@ async def _tenant(_: World) -> str:
 # path parameter → how to make one that belongs to tenant `owner`
 SEEDS: dict[str, Callable[[World], Awaitable[str]]] = {
     "task_id": _task,
+    "response_id": _response,
     "file_id": _file,
     "model": _model,
     "key": _key,
