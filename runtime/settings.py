@@ -68,6 +68,10 @@ class Settings(BaseSettings):
     reserved_slots: int | None = Field(
         default=None, ge=0
     )  # for interactive work; None: an eighth, at least 1
+    max_preemptions: int = Field(
+        default=3, ge=0
+    )  # times a batch task may lend its slot to a person; 0: never
+    preemption_rest_s: float = Field(default=5.0, ge=0)  # who got a slot keeps it at least for this long
     max_running_long: int | None = Field(default=None, ge=1)  # at once; None: half of the slots
     max_running_medium: int | None = Field(default=None, ge=1)  # at once; None: no ceiling
     kv_cache_bytes: int = Field(default=1 << 30, ge=1 << 20)  # CPU engines; on GPUs see gpu_memory_share

@@ -32,7 +32,7 @@ UPDATE tasks t SET
 FROM granted, task_payloads p
 WHERE t.id = granted.id AND p.task_id = t.id
 RETURNING t.id, t.tenant_id, t.attempt, t.url, p.request, t.max_output_tokens, t.prompt_tokens, t.created_at,
-  t.priority, t.failures, t.length_class, t.traceparent, granted.class AS tenant_class, {USED},
+  t.priority, t.failures, t.preemptions, t.length_class, t.traceparent, granted.class AS tenant_class, {USED},
   CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s,
   CAST(extract(epoch FROM now() - t.created_at) AS float8) AS waited_s,
   {PRICES}
@@ -60,6 +60,7 @@ async def claim(
             waited_s=row.waited_s,
             lane=Lane(model, LengthClass(row.length_class), Priority(row.priority)),
             failures=row.failures,
+            preemptions=row.preemptions,
             tariff=tariff_of(row.prices),
             used=used_of(row),
             tenant_class=row.tenant_class,
@@ -96,15 +97,16 @@ _RENEW = sa.text("""
 WITH mine AS (
   SELECT * FROM unnest(CAST(:ids AS text[]), CAST(:attempts AS int[]), CAST(:cleared AS bool[]),
                        CAST(:prompt AS int[]), CAST(:cached AS int[]), CAST(:output AS int[]),
-                       CAST(:engine_us AS bigint[]))
-    AS m(id, attempt, cleared, prompt, cached, output, engine_us)
+                       CAST(:engine_us AS bigint[]), CAST(:preemptions AS int[]))
+    AS m(id, attempt, cleared, prompt, cached, output, engine_us, preemptions)
 ), locked AS MATERIALIZED (
   SELECT m.* FROM tasks t JOIN mine m ON m.id = t.id AND m.attempt = t.attempt
   WHERE t.state IN ('in_progress', 'cancelling') ORDER BY t.id FOR UPDATE OF t
 )
 UPDATE tasks t SET lease_expires_at = now() + make_interval(secs => :lease_s),
   exposed = t.exposed AND NOT locked.cleared, usage_prompt_tokens = locked.prompt,
-  usage_cached_tokens = locked.cached, usage_output_tokens = locked.output, engine_us = locked.engine_us
+  usage_cached_tokens = locked.cached, usage_output_tokens = locked.output, engine_us = locked.engine_us,
+  preemptions = greatest(t.preemptions, locked.preemptions)
 FROM locked WHERE t.id = locked.id
 RETURNING t.id, t.state
 """).bindparams(
@@ -115,11 +117,12 @@ RETURNING t.id, t.state
     sa.bindparam("cached", type_=sa.ARRAY(sa.Integer)),
     sa.bindparam("output", type_=sa.ARRAY(sa.Integer)),
     sa.bindparam("engine_us", type_=sa.ARRAY(sa.BigInteger)),
+    sa.bindparam("preemptions", type_=sa.ARRAY(sa.Integer)),
 )
 
 
 async def renew(connection: AsyncConnection, running: Sequence[Held], *, lease_s: float) -> dict[str, str]:
-    """Renew leases, clear of suspicion what has produced tokens, and note what was used so far.
+    """Renew leases, clear of suspicion what has produced tokens, and note what was used and how often slots were lent.
 
     Return id → state of those still held.
     """
@@ -133,6 +136,7 @@ async def renew(connection: AsyncConnection, running: Sequence[Held], *, lease_s
             "cached": [held.used.usage.cached_tokens for held in running],
             "output": [held.used.usage.output_tokens for held in running],
             "engine_us": [held.used.engine_us for held in running],
+            "preemptions": [held.preemptions for held in running],
             "lease_s": lease_s,
         },
     )
@@ -146,7 +150,7 @@ _SETTLE_TEXT = """
 WITH ends AS (
   SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
     id text, attempt int, state text, finish_reason text, failure text, failure_message text, response text,
-    prompt int, cached int, output int, engine_us bigint, ttft_ms int, billed bool, cost bigint,
+    prompt int, cached int, output int, engine_us bigint, ttft_ms int, preemptions int, billed bool, cost bigint,
     tariff_id bigint)
 ), locked AS MATERIALIZED (
   -- a task being cancelled ends as cancelled whatever stopped it, unless it was quicker and completed
@@ -160,7 +164,8 @@ WITH ends AS (
     failure = CASE WHEN NOT locked.cancelled THEN e.failure END,
     failure_message = CASE WHEN NOT locked.cancelled THEN e.failure_message END, usage_prompt_tokens = e.prompt,
     usage_cached_tokens = e.cached, usage_output_tokens = e.output, ttft_ms = coalesce(e.ttft_ms, t.ttft_ms),
-    engine_us = e.engine_us, failures = t.failures + CASE WHEN e.failure IS NULL OR locked.cancelled THEN 0 ELSE 1 END
+    engine_us = e.engine_us, preemptions = greatest(t.preemptions, e.preemptions),
+    failures = t.failures + CASE WHEN e.failure IS NULL OR locked.cancelled THEN 0 ELSE 1 END
   FROM locked, ends e WHERE t.id = locked.id AND e.id = t.id
   RETURNING t.*
 ), payload AS (
@@ -209,6 +214,7 @@ async def settle(connection: AsyncConnection, endings: Sequence[Ending]) -> dict
             "cached": end.usage.cached_tokens,
             "output": end.usage.output_tokens,
             "ttft_ms": end.ttft_ms,
+            "preemptions": end.preemptions,
             "billed": end.failure is None or RULES[end.failure].billed,
             "engine_us": end.engine_us,
             "cost": end.cost_usd_micros,

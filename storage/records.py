@@ -175,6 +175,7 @@ class Claim:
     remaining_s: float  # to the deadline
     waited_s: float  # since acceptance
     lane: Lane
+    preemptions: int  # times it lent its slot to a person, in all attempts
     failures: int  # attempts that ended badly and may have been its own fault: above 0 it is a suspect
     tariff: Tariff  # in force when the task was accepted; all zero where the model has none
     used: Used  # by the attempts before
@@ -190,6 +191,7 @@ class Held:
     attempt: int
     cleared: bool = False
     used: Used = UNUSED
+    preemptions: int = 0  # of the task, so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,3 +222,4 @@ class Ending:
     failure_message: str | None = None
     response: str | None = None  # JSON text; partial output too
     ttft_ms: int | None = None
+    preemptions: int = 0  # of the task, over all attempts

@@ -194,7 +194,13 @@ def slot_rules(settings: Settings, total: int) -> SlotRules:
         if ceiling is not None:
             ceilings[length_class] = ceiling
     reserved = settings.reserved_slots
-    return SlotRules(total, default_reserved(total) if reserved is None else reserved, ceilings)
+    return SlotRules(
+        total,
+        default_reserved(total) if reserved is None else reserved,
+        ceilings,
+        settings.max_preemptions,
+        settings.preemption_rest_s,
+    )
 
 
 def read_engine_args(file: Path | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ one, or it is someone else's already and nothing is written.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from typing import Any
@@ -32,6 +32,7 @@ from workers.engine import (
     Output,
     RequestRejectedError,
 )
+from workers.lending import Lending
 from workers.pool import cancel_reason
 from workers.progress import Progress
 from workers.record import Record
@@ -50,6 +51,10 @@ class _Rejected(Exception):
     def __init__(self, failure: Failure, message: str | None = None) -> None:
         super().__init__(message)
         self.failure, self.message = failure, message
+
+
+def _is_aborted(output: Output) -> bool:
+    return any(delta.finish_reason == "abort" for delta in output.deltas)
 
 
 async def run(session: Session, task_id: str) -> None:
@@ -85,7 +90,6 @@ class Attempt:
     def __init__(self, session: Session, claim: Claim) -> None:
         self._session = session
         self.claim = claim
-        self.request_id = f"{claim.task_id}.{claim.attempt}"
         self._record = Record(session.recorder, claim)
         self._body: dict[str, Any] = orjson.loads(claim.request)
         self._progress = Progress(claim.task_id, claim.attempt, ())
@@ -103,6 +107,19 @@ class Attempt:
         self._account = Account()  # engine time of this attempt
         self.productive = False  # this attempt has produced a token
         self._exposed = False  # it is in the engine and has not
+        self._runs = 0  # of the engine, begun by this attempt: one more each time it lent its slot
+        self._lending = Lending(claim, self._body, self._abort)
+
+    @property
+    def request_id(self) -> str:
+        """Of the engine's present run: an engine never sees one twice."""
+        first = f"{self.claim.task_id}.{self.claim.attempt}"
+        return first if self._runs < 2 else f"{first}.{self._runs}"
+
+    @property
+    def preemptions(self) -> int:
+        """How often the task lent its slot, over all attempts."""
+        return self._lending.preemptions
 
     @property
     def tokens_held(self) -> int:
@@ -133,7 +150,10 @@ class Attempt:
             self._stop = why
         self._stopped.set()
         if self._aborting is None:
-            self._aborting = asyncio.create_task(self._session.engine.abort(self.request_id))
+            self._aborting = asyncio.create_task(self._abort())
+
+    async def _abort(self) -> None:
+        await self._session.engine.abort(self.request_id)
 
     # -- the attempt
 
@@ -204,9 +224,18 @@ class Attempt:
         return True
 
     async def _generate(self) -> None:
+        """Generate to the end, with a pause whenever a person needs the slot."""
+        while not self._progress.complete and self._stop is None:
+            await self._generate_once()
+            if not self._lending.taken or self._progress.complete:
+                return
+            self._flush()
+            self._progress.checkpoint()
+            await self._unless_stopped(self._lending.regained())
+
+    async def _generate_once(self) -> None:
         progress = self._progress
-        if progress.complete or self._stop is not None:
-            return
+        self._runs += 1
         request = GenerateRequest(
             request_id=self.request_id,
             url=self.claim.url,
@@ -217,7 +246,10 @@ class Attempt:
             account=self._account,
         )
         try:
+            self._lending.offer(progress, self._flush)
             async for output in self._outputs(request):
+                if self._lending.taken and self._stop is None and _is_aborted(output):
+                    break  # what the engine held back at the cut is generated again
                 progress.count(output.usage)
                 self._record.usage = output.usage
                 progress.add(output.deltas)
@@ -229,19 +261,21 @@ class Attempt:
         except EngineDeadError as error:
             self._session.engine_died(str(error))
             raise _Rejected(Failure.ENGINE_DEAD) from error
+        finally:
+            self._lending.withdraw()
 
     async def _outputs(self, request: GenerateRequest) -> AsyncIterator[Output]:
         """The engine's outputs; a task under suspicion is alone in being unproven while it has none."""
         await self._engine_ready()
         async with AsyncExitStack() as alone:
-            suspect = self.claim.failures > 0
+            suspect = self.claim.failures > 0 and not self.productive
             if suspect:
                 await alone.enter_async_context(self._session.suspects)
                 if not await self._session.set_exposed(self.claim, True):
                     self.lose("lease")
             if self._stop is not None:
                 return
-            self._exposed = True
+            self._exposed = not self.productive
             async with aclosing(self._session.engine.generate(request)) as outputs:
                 async for output in outputs:
                     if output.usage.output_tokens and not self.productive:
@@ -255,9 +289,12 @@ class Attempt:
         """Wait while the engine is built again, or until told to stop: a dead engine refuses at once, and
         whoever it refuses would be blamed for a death that came before.
         """
-        if self._session.engine_up.is_set():
-            return
-        waits = [asyncio.ensure_future(event.wait()) for event in (self._session.engine_up, self._stopped)]
+        if not self._session.engine_up.is_set():
+            await self._unless_stopped(self._session.engine_up.wait())
+
+    async def _unless_stopped(self, waited_for: Coroutine[Any, Any, object]) -> None:
+        """Wait, or until told to stop."""
+        waits = [asyncio.ensure_future(one) for one in (waited_for, self._stopped.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -333,6 +370,7 @@ class Attempt:
             failure_message=message,
             response=response,
             ttft_ms=self._ttft_ms,
+            preemptions=self.preemptions,
         )
         # Whoever finds the row ended must find the whole text in the stream; without Redis the row comes first.
         await self._session.chunks.written(_WRITTEN_S)

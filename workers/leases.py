@@ -27,7 +27,13 @@ async def renew_leases(session: Session) -> None:
     while True:
         began = time.monotonic()
         running = [
-            Held(task_id, attempt.claim.attempt, cleared=attempt.productive, used=attempt.used)
+            Held(
+                task_id,
+                attempt.claim.attempt,
+                cleared=attempt.productive,
+                used=attempt.used,
+                preemptions=attempt.preemptions,
+            )
             for task_id, attempt in session.running.items()
         ]
         if running:

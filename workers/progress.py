@@ -26,7 +26,9 @@ class Progress:
         self._held: list[int] = []  # tokens not sent yet, some of whose text is still to come
         self._waiting: dict[int, _Waiting] = {}  # by choice
         self.choices: dict[int, ChoiceSoFar] = {}
-        self.emitted: list[int] = []  # token ids of choice 0, sent by earlier attempts
+        self.emitted: list[int] = []  # token ids of choice 0, sent before the engine's present run
+        self._sent: list[int] = []  # and by the present run
+        self._cached: int | None = None  # prompt tokens that the first run read from the prefix cache
         self.usage = Usage(0, 0, 0)  # of the whole task
         for event in earlier:
             self.torn = self.torn or event.sequence != self._next
@@ -54,6 +56,20 @@ class Progress:
     def text(self) -> str:
         """What was sent, of all choices together."""
         return "".join(part for choice in self.choices.values() for part in choice.text)
+
+    @property
+    def sent_tokens(self) -> int:
+        """Tokens whose text readers have."""
+        return len(self.emitted) + len(self._sent)
+
+    def checkpoint(self) -> None:
+        """Have the engine's next run go on after what was sent; what was not is generated again."""
+        self._held, self._waiting = [], {}
+        self.emitted += self._sent
+        self._sent = []
+        # the next run finds its own prompt in the cache: that is no saving of the caller's
+        self._cached = self.usage.cached_tokens
+        self.usage = Usage(self.usage.prompt_tokens, self._cached, len(self.emitted))
 
     def _void(self) -> None:
         self.choices, self.emitted, self.usage, self.torn = {}, [], Usage(0, 0, 0), False
@@ -83,9 +99,10 @@ class Progress:
 
     def count(self, usage: EngineUsage) -> None:
         """Take the engine's counts of this attempt."""
+        cached = usage.cached_prompt_tokens if self._cached is None else self._cached
         self.usage = Usage(
             usage.prompt_tokens,
-            min(usage.cached_prompt_tokens, usage.prompt_tokens),
+            min(cached, usage.prompt_tokens),
             len(self.emitted) + usage.output_tokens,
         )
 
@@ -117,6 +134,7 @@ class Progress:
         self._waiting = {}
         self._add(choices)
         tokens, self._held = self._held, []
+        self._sent += tokens
         data = orjson.dumps(
             {"choices": choices, "tokens": [self.usage.prompt_tokens, self.usage.output_tokens]}
         )

@@ -109,6 +109,7 @@ class Record:
             "cached_tokens": usage.cached_tokens,
             "output_tokens": usage.output_tokens,
             "preemptions": engine.preemptions,
+            "slots_lent": ending.preemptions,
             "queued_ms": _ms(claim.waited_s),
             "ttft_ms": ending.ttft_ms,
             "prefill_ms": _ms(times.prefill_s),

@@ -2,9 +2,11 @@
 
 import orjson
 
+from core.pricing import Usage
 from schemas import events
 from schemas.completion import choice_delta
 from storage.streams import Event
+from workers.engine import Delta, EngineUsage
 from workers.progress import Progress
 
 
@@ -50,3 +52,21 @@ def test_an_output_is_complete_once_each_of_its_choices_ended() -> None:
     assert Progress("task_1", 2, one).complete
     assert not Progress("task_1", 2, one, n=2).complete
     assert Progress("task_1", 2, [*one, delta(4, "b", index=1, finish="length")], n=2).complete
+
+
+def test_after_a_checkpoint_the_next_run_goes_on_after_what_was_sent_and_is_counted_once() -> None:
+    progress = Progress("task_1", 1, [started(2), delta(3, "a")])
+    progress.count(EngineUsage(10, 4, 2))
+    progress.add([Delta(0, "bc", [7, 8])])
+    assert progress.take() is not None
+    progress.count(EngineUsage(10, 4, 3))
+    progress.add([Delta(0, "", [9])])  # half a character: it has no text yet
+    progress.checkpoint()
+    assert progress.emitted == [3, 7, 8]
+    assert progress.usage == Usage(10, 4, 3)
+    progress.count(EngineUsage(10, 10, 1))  # the second run finds its own prompt in the cache
+    assert progress.usage == Usage(10, 4, 4)
+    progress.add([Delta(0, "é", [9], finish_reason="stop")])
+    entry = progress.take()
+    assert entry is not None and list(entry.token_ids) == [9]
+    assert "".join(progress.choices[0].text) == "abcé"
