@@ -5,8 +5,8 @@ from collections.abc import Callable
 from api.state import ApiState
 from runtime import metrics
 from runtime.prepare import Terms, prepare
-from schemas.chat import ChatCompletionRequest
 from schemas.errors import RequestError, overloaded
+from schemas.generation import Generation
 from services.authenticate import Access
 from services.once import Earlier, IdempotencyKey, KeyInFlightError, KeyReusedError
 from services.submit import submit
@@ -17,7 +17,7 @@ from storage.records import Task
 async def accept(
     state: ApiState,
     access: Access,
-    request: ChatCompletionRequest,
+    request: Generation,
     terms: Terms,
     *,
     idempotency: IdempotencyKey | None = None,

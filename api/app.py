@@ -11,12 +11,14 @@ from fastapi import FastAPI
 from api import (
     admin,
     chat,
+    completions,
     errors,
     events,
     files,
     health,
     metrics,
     models,
+    openapi,
     response_follow,
     responses,
     tasks,
@@ -83,7 +85,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(errors.RequestIds)
     app.add_middleware(metrics.CountRequests)
     errors.install(app)
-    openai = (chat, responses, response_follow, models, files)
+    openapi.install(app)
+    openai = (chat, completions, responses, response_follow, models, files)
     for resource in (*openai, tasks, events, health, metrics, *admin.RESOURCES):
         app.include_router(resource.router)
     return app

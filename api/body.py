@@ -4,10 +4,17 @@ from typing import Any
 
 import orjson
 from fastapi import Request
+from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
 from api.sse import ClientGoneError
 from schemas.errors import RequestError
+
+
+def takes(model: type[BaseModel]) -> dict[str, Any]:
+    """Describe a JSON body that `read_json` reads, for a route's OpenAPI."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 async def read_json(request: Request, max_bytes: int) -> tuple[bytes, dict[str, Any]]:

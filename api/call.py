@@ -18,8 +18,8 @@ from core.lanes import Priority
 from core.states import TaskState
 from runtime.prepare import Terms
 from schemas import events
-from schemas.chat import ChatCompletionRequest
 from schemas.errors import RequestError, overloaded
+from schemas.generation import Generation
 from services.authenticate import Access
 from services.look_up import look_up, read_response
 from services.once import Earlier, IdempotencyKey
@@ -59,7 +59,7 @@ class Call:
     async def begin(
         self,
         stack: AsyncExitStack,
-        request: ChatCompletionRequest,
+        request: Generation,
         terms: Terms,
         *,
         idempotency: IdempotencyKey | None = None,

@@ -15,7 +15,7 @@ from api.state import ApiState, state_of
 from api.tasks import find_task
 from core.states import FINAL
 from schemas import events
-from schemas.completion import KEEPALIVE
+from schemas.chunks import KEEPALIVE
 from schemas.errors import RequestError, overloaded
 from services.look_up import look_up
 from storage.records import Task
@@ -84,7 +84,7 @@ async def has_more(state: ApiState, task: Task, cursor: int) -> bool:
 async def _frames(
     state: ApiState, task: Task, subscription: Subscription, cursor: int
 ) -> AsyncIterator[bytes]:
-    newest: Event | None = None
+    newest = b""
     if cursor < 1:
         yield _frame(Event(1, events.QUEUED, orjson.dumps({"lane": task.lane.queue})))
     async for event in subscription.events(max(cursor, 1), state.settings.keepalive_s):
@@ -92,19 +92,15 @@ async def _frames(
             yield KEEPALIVE
         elif event.data:
             if event.type == events.DELTA:
-                newest = event
+                newest = event.data
             yield _frame(event)
         else:
             ended = await look_up(state.database, task.tenant_id, task.id)
             # Text that was lost with its worker is in the task only: a final event would say that all is here.
-            if ended is not None and _is_whole(ended, newest):
+            if ended is not None and (
+                ended.usage is None or events.is_whole(newest, ended.usage.output_tokens)
+            ):
                 yield _frame(Event(event.sequence, event.type, final_data_of(ended)))
-
-
-def _is_whole(task: Task, newest: Event | None) -> bool:
-    """Say whether the deltas up to `newest` are all that an ended task generated."""
-    sent = orjson.loads(newest.data)["tokens"][1] if newest is not None else 0
-    return task.usage is None or sent >= task.usage.output_tokens
 
 
 def final_data_of(task: Task) -> bytes:

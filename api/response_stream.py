@@ -9,7 +9,7 @@ from api.call import broken
 from api.response_object import as_accepted, render, response_object
 from api.state import ApiState
 from schemas import events
-from schemas.completion import KEEPALIVE
+from schemas.chunks import KEEPALIVE
 from schemas.errors import RequestError
 from schemas.response_stream import ResponseEvents, Said
 from services.recall import find_response

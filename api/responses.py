@@ -10,7 +10,7 @@ from fastapi.responses import Response as HttpResponse
 
 from api.accept import accept
 from api.auth import Caller
-from api.body import read_json
+from api.body import read_json, takes
 from api.call import Call
 from api.idempotency import idempotency_of
 from api.json import JsonResponse
@@ -42,12 +42,7 @@ _CHAT = "/v1/chat/completions"
 
 @router.post(
     URL,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": ResponseCreate.model_json_schema()}},
-        }
-    },
+    openapi_extra=takes(ResponseCreate),
 )
 async def create(request: Request, access: Caller) -> HttpResponse:
     """Answer, whole or as a stream; or accept a response to be polled and streamed later."""

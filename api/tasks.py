@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from api.accept import accept
 from api.auth import Caller
-from api.body import read_json
+from api.body import read_json, takes
 from api.ending import cancel_task
 from api.idempotency import idempotency_of
 from api.json import JsonResponse
@@ -69,12 +69,7 @@ async def render(state: ApiState, task: Task) -> dict[str, Any]:
 @router.post(
     "/v1/tasks",
     status_code=202,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": TaskCreate.model_json_schema()}},
-        }
-    },
+    openapi_extra=takes(TaskCreate),
 )
 async def create(request: Request, access: Caller) -> Response:
     """Accept one OpenAI request to be run later."""

@@ -136,6 +136,8 @@ def add_model(
     medium: int,
     prices: tuple[float, float, float],
     tenant: str,
+    tool_parser: str | None,
+    reasoning_parser: str | None,
 ) -> None:
     """Register a model; `prices` are USD per million prompt, cached prompt and output tokens."""
     path = path.resolve()
@@ -161,6 +163,8 @@ def add_model(
             bounds=bounds,
             tariff=Tariff(*(round(price * 1_000_000) for price in prices)),
             tenant=tenant,
+            tool_parser=tool_parser,
+            reasoning_parser=reasoning_parser,
         )
         print(f"model {name} registered and granted to tenant {tenant}")
 

@@ -116,6 +116,13 @@ def model_add(
     ] = None,
     output_price: Annotated[float, typer.Option(min=0, help="USD per million output tokens.")] = 0.0,
     tenant: Annotated[str, typer.Option(help="Granted the model; created when missing.")] = "default",
+    tool_parser: Annotated[
+        str | None,
+        typer.Option(help="vLLM's parser of the model's tool calls. Default: no tools are served."),
+    ] = None,
+    reasoning_parser: Annotated[
+        str | None, typer.Option(help="vLLM's parser of the model's reasoning. Default: all is answer.")
+    ] = None,
 ) -> None:
     """Register a model, or change its registration, and grant it to a tenant."""
     import cli.admin
@@ -129,6 +136,8 @@ def model_add(
         medium=medium,
         prices=(prompt_price, prompt_price if cached_price is None else cached_price, output_price),
         tenant=tenant,
+        tool_parser=tool_parser,
+        reasoning_parser=reasoning_parser,
     )
 
 

@@ -131,6 +131,12 @@ class ModelTokenizer:
         self._templates = _templates(folder, config)
         self._compiled: dict[str, tuple[Callable[..., str], bool, bool]] = {}
 
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are; ids are below it."""
+        size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        return size
+
     def token_id(self, token: str) -> int | None:
         """The id of one token's exact text, None when the vocabulary lacks it."""
         found: int | None = self._tokenizer.token_to_id(token)

@@ -3,7 +3,6 @@
 The API's routes use it and so does whoever makes tasks of a file's lines.
 """
 
-import asyncio
 from dataclasses import dataclass, field
 
 import orjson
@@ -11,16 +10,16 @@ import structlog
 
 from core.lanes import Lane, Priority
 from core.lengths import ContextLengthExceededError, Lengths, fit_lengths
-from runtime.chat_template import TemplateError
+from runtime.prompts import count_prompts
 from runtime.tokenizers import Tokenizers
-from schemas.chat import ChatCompletionRequest, engine_body
+from schemas.chat import ChatCompletionRequest
 from schemas.errors import RequestError, overloaded
+from schemas.generation import Generation
 from services.authenticate import Access
 from services.register import new_id
 from storage.records import Model, NewResponse, NewTask
 
 log = structlog.get_logger()
-_LARGE_CHARACTERS = 20_000  # counted off the event loop: about 5 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +36,15 @@ class Terms:
 
 
 async def prepare(
-    tokenizers: Tokenizers, access: Access, request: ChatCompletionRequest, terms: Terms, within: str = ""
+    tokenizers: Tokenizers, access: Access, request: Generation, terms: Terms, within: str = ""
 ) -> NewTask:
     """Find the model, count the prompt, fix lengths and lane. `within` names the request's place in the body.
 
     Raises: RequestError naming the field.
     """
     model = find_model(access, request.model, within + "model")
-    body = engine_body(request)
+    _refuse_unserved(model, request, within)
+    body = request.engine_body()
     encoded = _encode(body)
     lengths = await _measure(tokenizers, model, request, body, within)
     return NewTask(
@@ -70,37 +70,45 @@ def find_model(access: Access, name: str, param: str) -> Model:
     return model
 
 
+def _refuse_unserved(model: Model, request: Generation, within: str) -> None:
+    """Refuse what the model has no parser for. Raises: RequestError 400."""
+    if not isinstance(request, ChatCompletionRequest):
+        return
+    needs = (
+        ("tools", request.tools, model.tool_parser, "tool"),
+        ("reasoning_effort", request.reasoning_effort, model.reasoning_parser, "reasoning"),
+    )
+    for name, asked, parser, kind in needs:
+        if asked is not None and parser is None:
+            message = f"{within}{name} is not supported by {model.name!r}: it has no {kind} parser."
+            raise RequestError(400, message, "unsupported_parameter", within + name)
+
+
 async def _measure(
     tokenizers: Tokenizers,
     model: Model,
-    request: ChatCompletionRequest,
+    request: Generation,
     body: dict[str, object],
     within: str,
 ) -> Lengths:
-    """Count the prompt and fix the output's maximum. Raises: RequestError 400, 503."""
+    """Count the prompts, together, and fix the maximum of each output. Raises: RequestError 400, 503."""
     try:
         tokenizer = await tokenizers.get(model)
     except (OSError, ValueError) as error:
         log.error("model_folder_unusable", model=model.name, error=str(error))
         raise overloaded(f"The model {model.name!r} can't be read.", "model_unavailable", 30) from error
-    try:
-        if len(str(body["messages"])) > _LARGE_CHARACTERS:
-            prompt_tokens = await asyncio.to_thread(tokenizer.count_chat, body)
-        else:
-            prompt_tokens = tokenizer.count_chat(body)
-    except TemplateError as error:
-        raise RequestError(
-            400, f"The chat template refused the messages: {error}", "invalid_messages", within + "messages"
-        ) from error
+    counts = await count_prompts(tokenizer, request, body, within)
+    longest = max(counts)
     asked = request.asked_output_tokens
     try:
         if asked is None and model.default_max_tokens is not None:
-            room = max(1, model.max_model_len - prompt_tokens)
+            room = max(1, model.max_model_len - longest)
             asked = min(model.default_max_tokens, room)
-        lengths = fit_lengths(prompt_tokens, asked, model.max_model_len)
+        lengths = fit_lengths(longest, asked, model.max_model_len)
     except ContextLengthExceededError as error:
         # the prompt alone may fit: then the output asked for is what is too long
-        field = "messages" if prompt_tokens >= model.max_model_len or asked is None else _asked_by(request)
+        alone = longest >= model.max_model_len or asked is None
+        field = request.prompt_field if alone else request.output_field
         raise RequestError(400, str(error), "context_length_exceeded", within + field) from error
     if (request.min_tokens or 0) > lengths.max_output_tokens:
         raise RequestError(
@@ -109,7 +117,7 @@ async def _measure(
             "invalid_value",
             within + "min_tokens",
         )
-    return lengths
+    return Lengths(sum(counts), lengths.max_output_tokens)
 
 
 def _encode(body: dict[str, object]) -> str:
@@ -117,7 +125,3 @@ def _encode(body: dict[str, object]) -> str:
         return orjson.dumps(body).decode()
     except TypeError as error:  # orjson reads deeper nesting (1024) than it writes (254)
         raise RequestError(400, "The body is nested too deeply.", "invalid_json") from error
-
-
-def _asked_by(request: ChatCompletionRequest) -> str:
-    return "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from core.scopes import USUAL, Scope
-from schemas.chat import Strict, clash
+from schemas.strict import Strict, clash
 
 YEAR_S = 366 * 24 * 3600.0
 MONTH_S = 31 * 24 * 3600.0

@@ -1,134 +1,98 @@
 """POST /v1/chat/completions: what is honoured, what is accepted without effect, and nothing else.
 
-Strict: a value of a wrong type is refused, never coerced; such a value would hang the engine without an error.
-Every optional field takes null, as the official clients send it.
-
 Source: OpenAI's API reference and vLLM's ChatCompletionRequest.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-INT64_MAX = 2**63 - 1
+from schemas.generation import IGNORED, Generation
+from schemas.strict import Metadata, Strict, clash
+from schemas.tools import NamedChoice, ToolCall, ToolChoice, Tools
 
-
-class Strict(BaseModel):
-    """Base of request bodies: no unknown field, no coercion, no NaN."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-
-
-def clash(field: str, what: str) -> PydanticCustomError:
-    """Make the error of a field that does not go with another one: its name is kept for the response."""
-    return PydanticCustomError("clash", "{field} {what}", {"field": field, "what": what})
+_OTHER_PARTS = ("image_url", "input_image", "input_audio", "audio_url", "video_url", "file", "input_file")
 
 
 class TextPart(Strict):
-    """A piece of text; the only content part that is served."""
+    """A piece of text, or of a refusal; the content parts that are served."""
 
-    type: Literal["text"]
-    text: str
+    type: Literal["text", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_text(cls, part: Any) -> Any:
+        # before its URL is looked at: nothing is fetched for anybody
+        if isinstance(part, dict) and part.get("type") in _OTHER_PARTS:
+            raise PydanticCustomError(
+                "unsupported_part",
+                "content of type {kind} is not supported: only text is",
+                {"kind": part["type"]},
+            )
+        return part
+
+    @model_validator(mode="after")
+    def _text_present(self) -> Self:
+        if getattr(self, self.type) is None:
+            raise ValueError(f"a part of type {self.type} needs {self.type}")
+        return self
 
 
 class Message(Strict):
     """One turn of the conversation."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(min_length=1)] | None = None
     name: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None  # the assistant's
+    tool_call_id: str | None = None  # which call a tool's turn answers
+    reasoning: str | None = None  # as the answer had it
+    reasoning_content: str | None = None  # the same, as other servers call it
+
+    # An answer sent back as it came has these.
     refusal: str | None = None
+    audio: None = None
+    function_call: None = None
+    annotations: list[Any] | None = None
 
     @model_validator(mode="after")
-    def _content_present(self) -> Self:
+    def _belongs_to_role(self) -> Self:
         if self.content is None and self.role != "assistant":
             raise ValueError(f"a {self.role} message needs content")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise clash("tool_call_id", "belongs to a tool message, and is needed there")
+        if self.tool_calls is not None and self.role != "assistant":
+            raise clash("tool_calls", "belong to an assistant message")
         return self
 
 
-class StreamOptions(Strict):
-    """What a stream tells beside the text."""
-
-    include_usage: bool | None = None  # one last chunk with usage and no choices
-    continuous_usage_stats: bool | None = None  # usage so far on every chunk (vLLM)
-
-
-class JsonSchema(Strict):
-    """The schema of a structured answer."""
-
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-    description: str | None = None
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
-    strict: bool | None = None
-
-
-class ResponseFormat(Strict):
-    """Free text, any JSON, or JSON of a schema."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-    @model_validator(mode="after")
-    def _schema_present(self) -> Self:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError("json_schema goes with type json_schema, and is needed there")
-        return self
-
-
-Probability = Annotated[float, Field(ge=0, le=1)]
-Penalty = Annotated[float, Field(ge=-2, le=2)]
-TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-NonEmpty = Annotated[str, StringConstraints(min_length=1)]
-
-
-class Sampling(Strict):
-    """How tokens are chosen and when generation ends; shared by the text routes."""
-
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Probability | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), le=INT64_MAX)] | None = None
-    stop: NonEmpty | Annotated[list[NonEmpty], Field(max_length=4)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    logit_bias: (
-        Annotated[
-            dict[
-                Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")],
-                Annotated[float, Field(ge=-100, le=100)],
-            ],
-            Field(max_length=1024),
-        ]
-        | None
-    ) = None
-    min_tokens: Annotated[int, Field(ge=0)] | None = None
-    ignore_eos: bool | None = None
-
-
-class ChatCompletionRequest(Sampling):
+class ChatCompletionRequest(Generation):
     """The body of a chat completion."""
 
-    model: Annotated[str, StringConstraints(min_length=1, max_length=256)]
+    url: ClassVar[str] = "/v1/chat/completions"
+    prompt_field: ClassVar[str] = "messages"
+    ignored: ClassVar[frozenset[str]] = IGNORED | {
+        *("safety_identifier", "store", "metadata", "service_tier", "prompt_cache_key"),
+        *("prompt_cache_retention", "verbosity", "prediction"),
+    }
+
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: ResponseFormat | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    # Accepted because clients send them; they change nothing here.
-    user: str | None = None
+    # Of no effect here.
     safety_identifier: str | None = None
     store: bool | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
@@ -137,15 +101,16 @@ class ChatCompletionRequest(Sampling):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        asked = self.asked_output_tokens
-        if self.stream_options is not None and not self.stream:
-            raise clash("stream_options", "needs stream")
+        self.refuse_clashes()
         if self.top_logprobs is not None and not self.logprobs:
             raise clash("top_logprobs", "needs logprobs")
-        if (self.n or 1) > 1 and self.temperature == 0:
-            raise clash("n", "above 1 needs a temperature above 0: greedy choices would be equal")
-        if self.min_tokens is not None and asked is not None and self.min_tokens > asked:
-            raise clash("min_tokens", "is above the maximum of output tokens")
+        for name in ("tool_choice", "parallel_tool_calls"):
+            if getattr(self, name) is not None and self.tools is None:
+                raise clash(name, "needs tools")
+        if isinstance(self.tool_choice, NamedChoice):
+            wanted = self.tool_choice.function.name
+            if wanted not in [tool.function.name for tool in self.tools or ()]:
+                raise clash("tool_choice", f"names {wanted}, which is not one of the tools")
         return self
 
     @property
@@ -153,24 +118,7 @@ class ChatCompletionRequest(Sampling):
         """The caller's maximum; the newer name wins."""
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
 
-
-IGNORED = frozenset(
-    {
-        "user",
-        "safety_identifier",
-        "store",
-        "metadata",
-        "service_tier",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "verbosity",
-        "prediction",
-        "stream",
-        "stream_options",
-    }
-)
-
-
-def engine_body(request: ChatCompletionRequest) -> dict[str, Any]:
-    """Return what the engine needs of a body: delivery options and fields without effect left out."""
-    return request.model_dump(exclude_none=True, by_alias=True, exclude=set(IGNORED))
+    @property
+    def output_field(self) -> str:
+        """The name that the caller used."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"

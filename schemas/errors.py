@@ -67,14 +67,11 @@ SERVER_OWNED = frozenset(
 # Parts of the OpenAI surface that this version does not serve.
 UNSUPPORTED = frozenset(
     {
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
         "functions",
         "function_call",
         "audio",
         "web_search_options",
-        "reasoning_effort",
+        "suffix",
         "modalities",
         "webhook",
         "conversation",

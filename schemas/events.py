@@ -22,6 +22,12 @@ FINAL = {
 FINAL_STATES = {event: state for state, event in FINAL.items()}
 
 
+def is_whole(newest: bytes, output_tokens: int) -> bool:
+    """Say whether a stream whose newest task.delta has this data (empty: none came) holds all the output."""
+    sent = orjson.loads(newest)["tokens"][1] if newest else 0
+    return bool(sent >= output_tokens)
+
+
 def started_data(attempt: int) -> bytes:
     """Data of task.started and task.restarted."""
     return orjson.dumps({"attempt": attempt})

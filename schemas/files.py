@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from core.files import UPLOADABLE, Purpose
-from schemas.chat import Strict
 from schemas.errors import RequestError
 from schemas.requests import validate
+from schemas.strict import Strict
 
 FORM_FIELDS = ("file", "purpose", "expires_after[anchor]", "expires_after[seconds]")
 

@@ -6,10 +6,14 @@ from pydantic import BaseModel, ValidationError
 
 from schemas.chat import ChatCompletionRequest
 from schemas.errors import of_validation
+from schemas.generation import Generation
+from schemas.text import CompletionRequest
 
 Body = TypeVar("Body", bound=BaseModel)
 
-REQUESTS: dict[str, type[ChatCompletionRequest]] = {"/v1/chat/completions": ChatCompletionRequest}
+REQUESTS: dict[str, type[Generation]] = {
+    kind.url: kind for kind in (ChatCompletionRequest, CompletionRequest)
+}
 
 
 def validate(model: type[Body], parsed: dict[str, Any], within: str = "") -> Body:

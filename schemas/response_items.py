@@ -7,8 +7,8 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from schemas.chat import Strict, clash
 from schemas.responses import Name, read_variant
+from schemas.strict import Strict, clash
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

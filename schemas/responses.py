@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
-from schemas.chat import Strict, clash
 from schemas.errors import RequestError, of_validation
-from schemas.tasks import Metadata
+from schemas.strict import Metadata, Strict, clash
 
 URL = "/v1/responses"
 LOGPROBS = "message.output_text.logprobs"

@@ -2,17 +2,12 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from core.lanes import Priority
-from schemas.chat import Strict
 from schemas.requests import REQUESTS
-
-# no NUL: Postgres can't store it in jsonb
-MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\x00]*$")]
-MetadataValue = Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00]*$")]
-Metadata = Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)]
+from schemas.strict import Metadata, Strict
 
 
 def _served(url: str) -> str:

@@ -56,6 +56,8 @@ async def register_model(
     bounds: LengthBounds,
     tariff: Tariff,
     tenant: str,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
 ) -> None:
     """Register or change a model and grant it to a tenant; limits of a grant that exists stay."""
     async with changing(database, Actor("headrace model add")) as change:
@@ -68,6 +70,8 @@ async def register_model(
             max_model_len=max_model_len,
             default_max_tokens=default_max_tokens,
             bounds=bounds,
+            tool_parser=tool_parser,
+            reasoning_parser=reasoning_parser,
         )
         await change.record(
             "model.put", name, before=before, after=await registry.get_model(connection, name)

@@ -32,6 +32,8 @@ class Model:
     owned_by: str
     created_at: datetime
     limits: GrantLimits = NO_LIMITS  # where it is read as granted to a tenant
+    tool_parser: str | None = None  # vLLM's name of it; None: the model is given no tools
+    reasoning_parser: str | None = None  # likewise; None: all its output is answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ async def put_model(
     max_model_len: int,
     default_max_tokens: int | None,
     bounds: LengthBounds,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
 ) -> None:
     """Register a model or change its registration."""
     values = {
@@ -27,6 +29,8 @@ async def put_model(
         "default_max_tokens": default_max_tokens,
         "short_tokens": bounds.short,
         "medium_tokens": bounds.medium,
+        "tool_parser": tool_parser,
+        "reasoning_parser": reasoning_parser,
     }
     await connection.execute(
         insert(models).values(name=name, **values).on_conflict_do_update(index_elements=["name"], set_=values)
@@ -60,4 +64,6 @@ def _model(row: sa.Row[tuple[object, ...]], limits: GrantLimits = NO_LIMITS) -> 
         owned_by=row.owned_by,
         created_at=row.created_at,
         limits=limits,
+        tool_parser=row.tool_parser,
+        reasoning_parser=row.reasoning_parser,
     )

@@ -85,6 +85,8 @@ models = sa.Table(
     sa.Column("short_tokens", sa.Integer, nullable=False),  # bounds of the length classes
     sa.Column("medium_tokens", sa.Integer, nullable=False),
     sa.Column("owned_by", sa.Text, nullable=False, server_default="headrace"),
+    sa.Column("tool_parser", sa.Text),  # names of vLLM's parsers; null: tools, or reasoning, are not served
+    sa.Column("reasoning_parser", sa.Text),
     created_at(),
     sa.CheckConstraint("0 < short_tokens AND short_tokens < medium_tokens", name="bounds_rise"),
     sa.CheckConstraint("max_model_len > 0", name="has_context"),

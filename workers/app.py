@@ -26,6 +26,7 @@ from storage.records import Model
 from workers import attempt, bootsteps, celery_private
 from workers.accounts import now_us
 from workers.engine import Engine
+from workers.fan_out import FanOut
 from workers.figures import Figures
 from workers.keeper import EngineKeeper
 from workers.leases import hear_cancels, renew_leases
@@ -54,7 +55,7 @@ class Worker:
         self._database = open_database(settings, name="worker")
         self._redis = open_redis(settings)
         model = await find_model(self._database, settings.model)
-        self._engine = build_engine(settings, model)
+        self._engine = FanOut(build_engine(settings, model))
         self._time = TimeSheet(settings.worker_name, settings.model, self._engine.accounts)
         await self._engine.start()
         streams = open_streams(settings, self._redis)
@@ -170,6 +171,7 @@ def build_engine(settings: Settings, model: Model) -> Engine:
             step_s=settings.deterministic_step_s,
         )
     from workers.vllm_engine import VLLMEngine
+    from workers.vllm_parsing import ParserNames
 
     return VLLMEngine(
         model=model.name,
@@ -180,6 +182,7 @@ def build_engine(settings: Settings, model: Model) -> Engine:
         gpu_memory_share=settings.gpu_memory_share,
         max_batched_tokens=settings.max_batched_tokens,
         engine_args=read_engine_args(settings.engine_args_file),
+        parsers=ParserNames(model.tool_parser, model.reasoning_parser),
     )
 
 

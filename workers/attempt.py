@@ -22,9 +22,10 @@ from core.resume import restart_reason
 from core.states import TaskState
 from runtime import metrics
 from schemas import events
-from schemas.completion import chat_completion
+from schemas.completion import whole_answer
 from storage.records import Claim, Ending, Used
 from workers.accounts import Account
+from workers.body import choices
 from workers.engine import (
     EngineDeadError,
     EngineFailedError,
@@ -92,7 +93,7 @@ class Attempt:
         self.claim = claim
         self._record = Record(session.recorder, claim)
         self._body: dict[str, Any] = orjson.loads(claim.request)
-        self._progress = Progress(claim.task_id, claim.attempt, ())
+        self._progress = Progress(claim.task_id, claim.attempt, (), url=claim.url)
         self.settling = False  # its row is being ended: a lease that is gone says nothing any more
         self._stop: str | None = None  # why the engine was told to stop: cancel, deadline, lost
         self._stopped = asyncio.Event()
@@ -108,7 +109,8 @@ class Attempt:
         self.productive = False  # this attempt has produced a token
         self._exposed = False  # it is in the engine and has not
         self._runs = 0  # of the engine, begun by this attempt: one more each time it lent its slot
-        self._lending = Lending(claim, self._body, self._abort)
+        self._restart_reason = restart_reason(self._body, reads_reasoning=session.engine.info.reads_reasoning)
+        self._lending = Lending(claim, self._abort, may_continue=self._restart_reason is None)
 
     @property
     def request_id(self) -> str:
@@ -207,7 +209,8 @@ class Attempt:
             self.claim.task_id,
             self.claim.attempt,
             earlier,
-            n=self._body.get("n") or 1,
+            url=self.claim.url,
+            n=choices(self._body),
             keep_s=self.claim.remaining_s,
         )
         self._opened = True
@@ -215,7 +218,7 @@ class Attempt:
         if self._progress.torn:
             reason = "torn"
         elif self._progress.streamed and not self._progress.complete:
-            reason = restart_reason(self._body)
+            reason = self._restart_reason
         self._continues = self._progress.streamed
         if reason is not None:
             log.info("restarted", task_id=self.claim.task_id, because=reason)
@@ -401,7 +404,8 @@ class Attempt:
 
     def _response(self) -> str:
         info = self._session.engine.info
-        return chat_completion(
+        return whole_answer(
+            self._progress.form,
             task_id=self.claim.task_id,
             created=created_ms(self.claim.task_id) // 1000,
             model=self.claim.lane.model,

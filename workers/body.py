@@ -12,11 +12,12 @@ from typing import Any
 import orjson
 
 from runtime.chat_template import RESERVED_KWARGS
+from schemas.structured import MAX_BYTES
+from schemas.text import prompts_of
 from workers.engine import GenerateRequest, RequestRejectedError
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-MAX_GRAMMAR_BYTES = 64 * 1024  # compiling a grammar stalls every request of the engine
 INT64 = range(-(2**63), 2**63)
 SERVER_OWNED = (
     *("priority", "cache_salt", "request_id", "session_id", "kv_transfer_params", "ec_transfer_params"),
@@ -134,8 +135,8 @@ def check(request: GenerateRequest) -> None:
         raise RequestRejectedError(message, "chat_template_kwargs", "invalid_value")
     _check_encodable(body)
     for name in ("response_format", "structured_outputs", "tools"):
-        if body.get(name) is not None and len(orjson.dumps(body[name])) > MAX_GRAMMAR_BYTES:
-            message = f"{name} is larger than {MAX_GRAMMAR_BYTES} bytes"
+        if body.get(name) is not None and len(orjson.dumps(body[name])) > MAX_BYTES:
+            message = f"{name} is larger than {MAX_BYTES} bytes"
             raise RequestRejectedError(message, name, "invalid_value")
 
 
@@ -154,9 +155,10 @@ def _check_encodable(body: Mapping[str, Any]) -> None:
 
 
 def choices(body: Mapping[str, Any]) -> int:
-    """How many choices a body asks for."""
+    """How many choices a body asks for, over all its prompts."""
     n = body.get("n")
-    return 1 if n is None else int(n)
+    prompt = body.get("prompt")
+    return (1 if n is None else int(n)) * (1 if prompt is None else len(prompts_of(prompt)))
 
 
 def stops(body: Mapping[str, Any]) -> list[str]:
@@ -173,18 +175,3 @@ def top_logprobs(url: str, body: Mapping[str, Any]) -> int | None:
         return int(body.get("top_logprobs") or 0) if body.get("logprobs") else None
     count = body.get("logprobs")
     return None if count is None else int(count)
-
-
-def resumable(body: Mapping[str, Any]) -> bool:
-    """Whether a new attempt may go on after the tokens of an earlier one, rather than start again.
-
-    Not with several choices (one list of emitted ids can't say where each stands), and not with constrained
-    output: a grammar always starts at the first token an attempt generates.
-    """
-    if choices(body) != 1 or body.get("structured_outputs") is not None:
-        return False
-    form = body.get("response_format")
-    if form is not None and form.get("type") != "text":
-        return False
-    choice = body.get("tool_choice")
-    return choice in (None, "none", "auto")

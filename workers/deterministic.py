@@ -221,8 +221,6 @@ class DeterministicEngine:
         assert self._tokenizer is not None and self._words is not None and self._max_model_len is not None
         bodies.check(request)
         body, emitted = request.body, request.emitted_token_ids
-        if emitted and not bodies.resumable(body):
-            raise ValueError("only a resumable body may have emitted tokens")
         chat = request.url == bodies.CHAT
         field = "messages" if chat else "prompt"
         try:

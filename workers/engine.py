@@ -46,6 +46,7 @@ class EngineInfo:
     kv_bytes_per_token: int = 0  # by the model's shape
     kv_tokens: int = 0  # that the KV cache holds
     memory_bandwidth: float = 0.0  # bytes/s, as measured; 0: not known
+    reads_reasoning: bool = False  # out of every chat answer: none of them is continued by a later attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class GenerateRequest:
     url: str  # the OpenAI route the body belongs to, such as /v1/chat/completions
     body: Mapping[str, Any]  # validated; routes' defaults not yet filled in
     max_output_tokens: int  # of the whole task, emitted ones included
-    # Sent by earlier attempts: generation continues after them. Only for bodies that are `body.resumable`.
+    # Sent by earlier attempts: generation continues after them. Only where `core.resume` allows it.
     emitted_token_ids: Sequence[int] = ()
     trace_headers: Mapping[str, str] | None = None
     cache_salt: str | None = None  # requests share prefix cache entries only under the same one
@@ -65,14 +66,20 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step added to one choice. The ids spell exactly the text: neither runs ahead of the other."""
+    """What one step added to one choice. The ids spell exactly the text: neither runs ahead of the other.
+
+    Where the engine reads tool calls or reasoning out of the text, they stand beside what is left of it, and what
+    is still being read may be held back; such a request is not continued by a later attempt.
+    """
 
     index: int  # choice, 0 to n - 1
     text: str
     token_ids: Sequence[int]
     logprobs: list[dict[str, Any]] | None = None  # OpenAI chat `logprobs.content` items for token_ids
-    finish_reason: str | None = None  # stop, length or abort
+    finish_reason: str | None = None  # stop, length, tool_calls or abort
     stop_reason: int | str | None = None  # the stop string or token that ended it
+    reasoning: str = ""
+    tool_calls: Sequence[dict[str, Any]] = ()  # OpenAI chat delta items: index, and id, type and name once
 
 
 @dataclass(frozen=True, slots=True)

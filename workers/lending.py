@@ -1,21 +1,18 @@
 """An attempt's part in lending its slot: batch work stops for a person and goes on later from what it has sent.
 
-Only work that may continue by the checkpoint rules (`core.resume`, `workers.body.resumable`) lends. The task
+Only work that may continue by the checkpoint rules (`core.resume`) lends. The task
 stays claimed and its stream shows nothing of it.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import structlog
 
 from core.lanes import Priority
-from core.resume import restart_reason
 from runtime import metrics
 from storage.records import Claim
-from workers import body as bodies
 from workers.pool import current_seat
 from workers.progress import Progress
 from workers.seat import Cost
@@ -26,13 +23,11 @@ log = structlog.get_logger()
 class Lending:
     """The slot of one attempt. Made inside the job that runs the attempt."""
 
-    def __init__(self, claim: Claim, body: dict[str, Any], abort: Callable[[], Awaitable[None]]) -> None:
-        """`abort` stops what runs in the engine."""
+    def __init__(self, claim: Claim, abort: Callable[[], Awaitable[None]], *, may_continue: bool) -> None:
+        """`abort` stops what runs in the engine; `may_continue`: from what was sent, by the checkpoint rules."""
         self._claim, self._abort = claim, abort
         self._seat = current_seat()
-        self._may = (
-            claim.lane.priority is Priority.BATCH and restart_reason(body) is None and bodies.resumable(body)
-        )
+        self._may = may_continue and claim.lane.priority is Priority.BATCH
         self.preemptions = claim.preemptions  # of the task, over all attempts
         self.taken = False
         self._claimed_at = self._began = time.monotonic()

@@ -1,14 +1,13 @@
 """What a task has streamed so far, over all its attempts: rebuilt from its stream, then kept up to date."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from core.pricing import Usage
 from schemas import events
-from schemas.completion import ChoiceSoFar, choice_delta
+from schemas.completion import FORMS, Choice, Piece
 from storage.streams import FIRST_STORED, Append, Event
 from workers.engine import Delta, EngineUsage
 
@@ -17,15 +16,26 @@ class Progress:
     """One task's output as its readers know it."""
 
     def __init__(
-        self, task_id: str, attempt: int, earlier: Sequence[Event], *, n: int = 1, keep_s: float = 0.0
+        self,
+        task_id: str,
+        attempt: int,
+        earlier: Sequence[Event],
+        *,
+        url: str,
+        n: int = 1,
+        keep_s: float = 0.0,
     ) -> None:
-        """`n`: choices asked for. `keep_s`: how much longer than an ended stream this one must be kept."""
+        """`url`: the task's route, whose form its output takes. `n`: choices asked for, over all prompts.
+
+        `keep_s`: how much longer than an ended stream this one must be kept.
+        """
         self._task_id, self._attempt, self._n, self._keep_s = task_id, attempt, n, keep_s
+        self.form = FORMS[url]
         self._next = FIRST_STORED
         self.torn = False  # Redis lost a part of what was streamed: what is left is not the output so far
         self._held: list[int] = []  # tokens not sent yet, some of whose text is still to come
-        self._waiting: dict[int, _Waiting] = {}  # by choice
-        self.choices: dict[int, ChoiceSoFar] = {}
+        self._waiting: dict[int, Piece] = {}  # by choice
+        self.choices: dict[int, Choice] = {}
         self.emitted: list[int] = []  # token ids of choice 0, sent before the engine's present run
         self._sent: list[int] = []  # and by the present run
         self._cached: int | None = None  # prompt tokens that the first run read from the prefix cache
@@ -55,7 +65,7 @@ class Progress:
     @property
     def text(self) -> str:
         """What was sent, of all choices together."""
-        return "".join(part for choice in self.choices.values() for part in choice.text)
+        return "".join(choice.text for choice in self.choices.values())
 
     @property
     def sent_tokens(self) -> int:
@@ -76,7 +86,13 @@ class Progress:
 
     def _add(self, choices: list[dict[str, Any]]) -> None:
         for item in choices:
-            self.choices.setdefault(item["index"], ChoiceSoFar()).add(item)
+            self._choice(item["index"]).add(item)
+
+    def _choice(self, index: int) -> Choice:
+        choice = self.choices.get(index)
+        if choice is None:
+            choice = self.choices[index] = self.form.choice()
+        return choice
 
     def _entry(self, kind: str, data: bytes, token_ids: Sequence[int] = ()) -> Append:
         keep_s = 0.0 if kind in events.FINAL_STATES else self._keep_s
@@ -112,12 +128,15 @@ class Progress:
             self._held.extend(delta.token_ids)
             # an aborted output did not end: its readers hear how from the final event
             finish = None if delta.finish_reason == "abort" else delta.finish_reason
-            if not delta.text and finish is None:
+            if not (delta.text or finish or delta.reasoning or delta.tool_calls or delta.logprobs):
                 continue
             waiting = self._waiting.get(delta.index)
             if waiting is None:
-                waiting = self._waiting[delta.index] = _Waiting()
-            waiting.text.append(delta.text)
+                waiting = self._waiting[delta.index] = Piece()
+            waiting.text += delta.text
+            waiting.reasoning += delta.reasoning
+            for call in delta.tool_calls:
+                waiting.add_tool_call(call)
             if delta.logprobs:
                 waiting.logprobs = (waiting.logprobs or []) + delta.logprobs
             if finish is not None:
@@ -127,10 +146,7 @@ class Progress:
         """Build the entry of everything added since the last one; None when that made no text yet."""
         if not self._waiting:
             return None
-        choices = [
-            choice_delta(index, "".join(one.text), one.logprobs, one.finish_reason, one.stop_reason)
-            for index, one in self._waiting.items()
-        ]
+        choices = [self._choice(index).delta(index, piece) for index, piece in self._waiting.items()]
         self._waiting = {}
         self._add(choices)
         tokens, self._held = self._held, []
@@ -139,13 +155,3 @@ class Progress:
             {"choices": choices, "tokens": [self.usage.prompt_tokens, self.usage.output_tokens]}
         )
         return self._entry(events.DELTA, data, tokens)
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """Output of one choice that is still to be sent."""
-
-    text: list[str] = field(default_factory=list)
-    logprobs: list[dict[str, Any]] | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None

@@ -39,6 +39,7 @@ from workers.vllm_errors import translate
 from workers.vllm_memory import measure_bandwidth, memory_of
 from workers.vllm_output import empty, failure, logprob_items, usage
 from workers.vllm_params import Prepared, prepare
+from workers.vllm_parsing import ParserNames, Parsers
 from workers.vllm_process import Launcher, prepare_environment
 from workers.vllm_stats import HealthLogger
 
@@ -60,12 +61,15 @@ class VLLMEngine:
         gpu_memory_share: float = 0.9,
         max_batched_tokens: int | None = None,
         engine_args: Mapping[str, Any] | None = None,
+        parsers: ParserNames | None = None,
     ) -> None:
         """`kv_cache_bytes` counts on CPU, `gpu_memory_share` on GPUs; `engine_args` overrides everything."""
         self._model, self._path = model, Path(path)
         self._max_num_seqs, self._max_model_len = max_num_seqs, max_model_len
         self._kv_cache_bytes, self._gpu_memory_share = kv_cache_bytes, gpu_memory_share
         self._max_batched_tokens, self._engine_args = max_batched_tokens, dict(engine_args or {})
+        self._parser_names = parsers or ParserNames()
+        self._parsers: Parsers | None = None
         self._engine: Any = None  # AsyncLLM
         self._launcher: Launcher | None = None
         self._info: EngineInfo | None = None
@@ -97,12 +101,14 @@ class VLLMEngine:
             self._steps.watch(self._engine.output_processor)
             self._defaults = self._engine.model_config.get_diff_sampling_param()
             length = self._engine.model_config.max_model_len
+            self._parsers = Parsers(self._engine, self._parser_names)
             self._info = EngineInfo(
                 "vllm",
                 self._model,
                 vllm.__version__,
                 self._max_num_seqs,
                 length,
+                reads_reasoning=self._parser_names.reasoning is not None,
                 **memory_of(self._engine.vllm_config, self._path),
                 memory_bandwidth=await loop.run_in_executor(launcher.thread, measure_bandwidth)
                 if current_platform.is_cpu()
@@ -130,7 +136,8 @@ class VLLMEngine:
         field = "messages" if request.url == bodies.CHAT else "prompt"
         self._aborted[request.request_id] = False
         try:
-            prepared = await prepare(engine, request, self._defaults)
+            assert self._parsers is not None
+            prepared = await prepare(engine, request, self._defaults, self._parsers)
             finished = "abort" if self._aborted[request.request_id] else prepared.finished
             if finished is not None:
                 yield empty(prepared, finished)
@@ -209,6 +216,7 @@ class VLLMEngine:
             "max_model_len": self._max_model_len,
             "max_num_batched_tokens": self._max_batched_tokens,
             "disable_log_stats": False,  # the timings in usage come from them
+            "reasoning_parser": self._parser_names.reasoning or "",  # a grammar begins where it ends
         }
         if on_cpu:
             args["enforce_eager"] = True  # compiled, greedy text was wrong, and the start took two minutes
@@ -240,7 +248,11 @@ class VLLMEngine:
         made = cached = 0
         headers = None if request.trace_headers is None else dict(request.trace_headers)
         stream = engine.generate(
-            prepared.engine_input, prepared.params, request.request_id, trace_headers=headers
+            prepared.engine_input,
+            prepared.params,
+            request.request_id,
+            trace_headers=headers,
+            **prepared.engine_arguments,
         )
         async with contextlib.aclosing(stream):
             async for step in stream:
@@ -279,6 +291,8 @@ class VLLMEngine:
                     if ids or reason is not None:
                         deltas.append(Delta(index, text, ids, logprobs, reason, part.stop_reason))
                 finished = step.finished or stopped
+                if prepared.readers is not None:
+                    deltas = [prepared.readers[delta.index].read(delta) for delta in deltas]
                 if finished:
                     yield Output(deltas, usage(step, prompt_tokens, cached, made), True)
                     return  # closing the stream aborts what still runs after a stop string

@@ -5,7 +5,7 @@ they let through is checked again, because the engine core hangs for good on a v
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,13 +13,13 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMClientError
 from vllm.renderers.inputs.preprocess import parse_model_prompt
-from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
-from vllm.tool_parsers.utils import get_json_schema_from_tools
+from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from workers import body as bodies
 from workers.engine import GenerateRequest, RequestRejectedError
 from workers.stops import StopScanner
+from workers.vllm_parsing import Parsers, Reader, Reading
 
 _SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "n", "seed", "stop", "stop_token_ids", "logit_bias"),
@@ -40,35 +40,39 @@ class Prepared:
     scanner: StopScanner | None  # stop strings are ours when there is one choice
     top: int  # alternatives a token's logprobs list
     finished: str | None = None  # a resumed task had already ended: the finish reason
+    readers: list[Reader] | None = None  # by choice, where tool calls or reasoning are to be read
+    engine_arguments: Mapping[str, Any] = field(default_factory=dict)  # more of them, for `generate`
 
 
-async def prepare(engine: AsyncLLM, request: GenerateRequest, defaults: Mapping[str, Any]) -> Prepared:
+async def prepare(
+    engine: AsyncLLM, request: GenerateRequest, defaults: Mapping[str, Any], parsers: Parsers
+) -> Prepared:
     """Check, render and convert. `defaults`: sampling parameters of the model's generation config.
 
     Raises: RequestRejectedError, and vLLM's own exceptions (see `vllm_errors.translate`).
     """
     bodies.check(request)
     body, emitted = request.body, list(request.emitted_token_ids)
-    if emitted and not bodies.resumable(body):
-        raise AssertionError("only a resumable body may have emitted tokens")
     extras = {} if request.cache_salt is None else {"cache_salt": request.cache_salt}
     chat = request.url == bodies.CHAT
     wire = _chat(body) if chat else _completion(body)
-    field = "messages" if chat else "prompt"
+    reading: Reading | None = None
+    param = "messages" if chat else "prompt"
     try:
         if isinstance(wire, ChatCompletionRequest):
-            engine_input = await _render_chat(engine, wire, extras)
+            engine_input, template_kwargs = await _render_chat(engine, wire, extras)
+            reading = parsers.of(wire, template_kwargs)
         else:
             engine_input = await _render_prompt(engine, wire, body["prompt"], extras)
     except (VLLMClientError, ValueError, TypeError) as error:
         if getattr(error, "parameter", None):
             raise
-        raise RequestRejectedError(str(error), field, "invalid_value") from error
+        raise RequestRejectedError(str(error), param, "invalid_value") from error
     ids = engine_input["prompt_token_ids"]
     length = engine.model_config.max_model_len
     if len(ids) >= length:
         message = f"the model's context length is {length} tokens, the prompt has {len(ids)}"
-        raise RequestRejectedError(message, field, "context_length_exceeded")
+        raise RequestRejectedError(message, param, "context_length_exceeded")
     left = min(request.max_output_tokens, length - len(ids)) - len(emitted)
     params = wire.to_sampling_params(max(left, 1), dict(defaults))
     params.output_kind = RequestOutputKind.DELTA
@@ -86,7 +90,14 @@ async def prepare(engine: AsyncLLM, request: GenerateRequest, defaults: Mapping[
         if not params.ignore_eos and emitted[-1] in _end_tokens(engine, params):
             finished = "stop"
     return Prepared(
-        engine_input, params, len(ids), scanner, bodies.top_logprobs(request.url, body) or 0, finished
+        engine_input,
+        params,
+        len(ids),
+        scanner,
+        bodies.top_logprobs(request.url, body) or 0,
+        finished,
+        reading.readers(ids) if reading else None,
+        reading.engine_arguments(ids) if reading else {},
     )
 
 
@@ -100,17 +111,7 @@ def _chat(body: Mapping[str, Any]) -> ChatCompletionRequest:
         fields.pop("tools", None)
         fields.pop("tool_choice", None)
     messages = [dict(message) for message in body["messages"]]  # vLLM's validators write into them
-    request = ChatCompletionRequest(messages=messages, **fields)
-    if request.tools and request.tool_choice not in (None, "none", "auto"):
-        schema = get_json_schema_from_tools(
-            tool_choice=request.tool_choice,
-            tools=request.tools,
-            parallel_tool_calls=request.parallel_tool_calls,
-        )
-        if schema is not None:  # the call is forced by a grammar; its JSON is then read as the call
-            request.structured_outputs = StructuredOutputsParams(json=schema)
-            request.response_format = None
-    return request
+    return ChatCompletionRequest(messages=messages, **fields)
 
 
 def _completion(body: Mapping[str, Any]) -> CompletionRequest:
@@ -121,7 +122,8 @@ def _completion(body: Mapping[str, Any]) -> CompletionRequest:
 
 async def _render_chat(
     engine: AsyncLLM, wire: ChatCompletionRequest, extras: dict[str, Any]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The engine's input, and the arguments that the template was given."""
     chat = wire.build_chat_params(None, "auto").with_defaults(
         {"tools": [tool.model_dump() for tool in wire.tools] if wire.tools else None}
     )
@@ -130,7 +132,7 @@ async def _render_chat(
         [wire.messages], chat, tokenize, prompt_extras=extras
     )
     rendered: dict[str, Any] = engine_input
-    return rendered
+    return rendered, chat.chat_template_kwargs
 
 
 async def _render_prompt(

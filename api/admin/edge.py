@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends, Query, Request
 from api.auth import Admin, admin
 from api.body import read_json
 from api.state import state_of
-from schemas.chat import Strict
 from schemas.requests import validate
+from schemas.strict import Strict
 from storage.audit import Actor
 from storage.paging import Page
 
@@ -43,12 +43,6 @@ async def read_body(request: Request, schema: type[Body]) -> Body:
     """Read and validate a body. Raises: RequestError 400, 413, 415."""
     _, parsed = await read_json(request, state_of(request).settings.max_body_bytes)
     return validate(schema, parsed)
-
-
-def body_of(schema: type[Strict]) -> dict[str, Any]:
-    """Describe a route's body for its OpenAPI entry (`openapi_extra`)."""
-    content = {"application/json": {"schema": schema.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}
 
 
 def page_object(data: Sequence[dict[str, Any]], has_more: bool) -> dict[str, Any]:

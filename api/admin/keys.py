@@ -6,7 +6,8 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
-from api.admin.edge import Administrator, Paged, admin_router, body_of, page_object, read_body
+from api.admin.edge import Administrator, Paged, admin_router, page_object, read_body
+from api.body import takes
 from api.json import JsonResponse
 from api.state import ApiState, state_of
 from core import keys
@@ -68,7 +69,7 @@ async def list_(
     return page_object([_object(key) for key in found], has_more)
 
 
-@router.post("/keys", status_code=201, openapi_extra=body_of(KeyCreate))
+@router.post("/keys", status_code=201, openapi_extra=takes(KeyCreate))
 async def create(request: Request, actor: Administrator) -> Response:
     """Make a key. Its text is in the answer, and nowhere else."""
     state = state_of(request)
@@ -91,7 +92,7 @@ async def get(request: Request, key: str) -> dict[str, Any]:
     return _object(await read_key(state_of(request).database, _named(key)))
 
 
-@router.patch("/keys/{key}", openapi_extra=body_of(KeyChange))
+@router.patch("/keys/{key}", openapi_extra=takes(KeyChange))
 async def change(request: Request, actor: Administrator, key: str) -> dict[str, Any]:
     """Change a key's name, scopes or time to live."""
     asked = await read_body(request, KeyChange)
@@ -104,7 +105,7 @@ async def change(request: Request, actor: Administrator, key: str) -> dict[str, 
     return _object(await change_key(state_of(request).database, actor, _named(key), changes))
 
 
-@router.post("/keys/{key}/rotate", status_code=201, openapi_extra=body_of(KeyRotate))
+@router.post("/keys/{key}/rotate", status_code=201, openapi_extra=takes(KeyRotate))
 async def rotate(request: Request, actor: Administrator, key: str) -> Response:
     """Make a key that takes this one's place; this one ends after the overlap."""
     state = state_of(request)

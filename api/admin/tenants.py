@@ -4,8 +4,9 @@ from typing import Any
 
 from fastapi import Request
 
-from api.admin.edge import Administrator, Paged, admin_router, body_of, page_object, read_body
+from api.admin.edge import Administrator, Paged, admin_router, page_object, read_body
 from api.auth import Admin
+from api.body import takes
 from api.state import state_of
 from core.times import seconds_of
 from schemas.admin import TenantChange, TenantCreate
@@ -34,7 +35,7 @@ async def list_(request: Request, page: Paged) -> dict[str, Any]:
     return page_object([_object(tenant) for tenant in found], has_more)
 
 
-@router.post("/tenants", status_code=201, openapi_extra=body_of(TenantCreate))
+@router.post("/tenants", status_code=201, openapi_extra=takes(TenantCreate))
 async def create(request: Request, actor: Administrator) -> dict[str, Any]:
     """Make a tenant."""
     asked = await read_body(request, TenantCreate)
@@ -50,7 +51,7 @@ async def get(request: Request, tenant: str) -> dict[str, Any]:
     return _object(await read_tenant(state_of(request).database, tenant))
 
 
-@router.patch("/tenants/{tenant}", openapi_extra=body_of(TenantChange))
+@router.patch("/tenants/{tenant}", openapi_extra=takes(TenantChange))
 async def change(request: Request, actor: Administrator, access: Admin, tenant: str) -> dict[str, Any]:
     """Disable or enable a tenant, or change how long its prompts and outputs are kept."""
     changes = (await read_body(request, TenantChange)).model_dump(exclude_unset=True)

@@ -192,7 +192,8 @@ class LocalStack:
         prices = ("--prompt-price", "0.05", "--cached-price", "0.025", "--output-price", "0.20")
         # half the demo model's context: more would only let one long request take the whole KV cache
         context = ("--max-model-len", "4096")
-        return ("model", "add", self.model, "--path", str(self._model_folder), *context, *prices)
+        parser = ("--tool-parser", demo_model.TOOL_PARSER) if self.options.engine == "vllm" else ()
+        return ("model", "add", self.model, "--path", str(self._model_folder), *context, *prices, *parser)
 
     async def _make_model(self) -> None:
         target = self._model_folder

@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 
 NAME = "smollm2-135m-instruct"
+TOOL_PARSER = (
+    "hermes"  # <tool_call>{…}</tool_call>; the template tells the model of no tools: required ones are called
+)
 WEIGHTS_BYTES = 269_060_552  # of model.safetensors, in bfloat16
 
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -52,6 +52,7 @@ class Engines:
                 "words", self.folder(name), max_num_seqs=8, max_model_len=MAX_MODEL_LEN, step_s=0.001
             )
         from workers.vllm_engine import VLLMEngine
+        from workers.vllm_parsing import ParserNames
 
         return VLLMEngine(
             "demo",
@@ -60,6 +61,7 @@ class Engines:
             max_model_len=MAX_MODEL_LEN,
             kv_cache_bytes=1 << 28,
             engine_args={"block_size": 32},
+            parsers=ParserNames(tool="hermes"),
         )
 
 

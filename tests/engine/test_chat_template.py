@@ -130,7 +130,8 @@ async def test_token_ids_equal_those_of_vllm(template: str, tmp_path: Path) -> N
     ours = ModelTokenizer(folder)
     for name, body in CONVERSATIONS.items():
         mine = ours.encode_chat(copy.deepcopy(body))
-        theirs = (await _render_chat(Engine, _chat(copy.deepcopy(body)), {}))["prompt_token_ids"]  # type: ignore[arg-type]
+        rendered, _ = await _render_chat(Engine, _chat(copy.deepcopy(body)), {})  # type: ignore[arg-type]
+        theirs = rendered["prompt_token_ids"]
         assert mine == theirs, (name, ours.decode(mine, False), ours.decode(theirs, False))
     assert "tools" in _CHAT
 

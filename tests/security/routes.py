@@ -51,6 +51,7 @@ ROWS = [
     Row("GET", "/v1/models", READ, 200),
     Row("GET", "/v1/models/{model:path}", READ, 200),
     Row("POST", "/v1/chat/completions", SUBMIT, NO_BODY),
+    Row("POST", "/v1/completions", SUBMIT, NO_BODY),
     Row("POST", "/v1/responses", SUBMIT, NO_BODY),
     Row("GET", "/v1/responses/{response_id}", READ, 200),
     Row("GET", "/v1/responses/{response_id}", READ, 410, query="stream=true"),

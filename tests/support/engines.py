@@ -1,5 +1,6 @@
 """What engine tests ask of an engine, and what came back."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -42,6 +43,8 @@ class Choice:
     logprobs: list[dict[str, Any]] = field(default_factory=list)
     finish: str | None = None
     stop: int | str | None = None
+    reasoning: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass
@@ -60,6 +63,13 @@ class Result:
             choice.text += delta.text
             choice.ids += delta.token_ids
             choice.logprobs += delta.logprobs or []
+            choice.reasoning += delta.reasoning
+            for item in delta.tool_calls:
+                if item["index"] == len(choice.calls):
+                    choice.calls.append(copy.deepcopy(item))
+                else:
+                    assert set(item) == {"index", "function"}, "an id or a name is sent once"
+                    choice.calls[item["index"]]["function"]["arguments"] += item["function"]["arguments"]
             choice.finish, choice.stop = delta.finish_reason, delta.stop_reason
 
     @property

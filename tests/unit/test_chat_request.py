@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from schemas.chat import ChatCompletionRequest, engine_body
+from schemas.chat import ChatCompletionRequest
 from schemas.errors import RequestError
 from schemas.requests import validate
 
@@ -62,7 +62,8 @@ def test_what_the_server_owns_is_refused_as_such(name: str) -> None:
 
 
 def test_what_is_not_served_is_refused_as_such() -> None:
-    assert refused(tools=[]).code == "unsupported_parameter"
+    assert refused(functions=[]).code == "unsupported_parameter"
+    assert validate(ChatCompletionRequest, GOOD | {"functions": None, "suffix": None, "cache_salt": None})
 
 
 def test_an_unknown_field_is_named() -> None:
@@ -102,10 +103,10 @@ def test_a_missing_field_is_named() -> None:
 
 def test_the_engine_gets_no_delivery_options_and_no_field_without_effect() -> None:
     request = validate(ChatCompletionRequest, GOOD | {"stream": True, "user": "u", "seed": 1, "top_p": None})
-    assert engine_body(request) == GOOD | {"seed": 1}
+    assert request.engine_body() == GOOD | {"seed": 1}
 
 
 def test_a_schema_keeps_its_name_on_the_way_to_the_engine() -> None:
     format_ = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
     request = validate(ChatCompletionRequest, GOOD | {"response_format": format_})
-    assert engine_body(request)["response_format"] == format_
+    assert request.engine_body()["response_format"] == format_

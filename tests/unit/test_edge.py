@@ -15,7 +15,7 @@ from starlette.types import Message
 
 from api import errors
 from api.body import read_json
-from api.chat import _Call
+from api.generate import Generating
 from api.sse import ClientGoneError
 from api.state import ApiState
 from schemas.chat import ChatCompletionRequest
@@ -62,7 +62,7 @@ async def test_a_stream_whose_store_goes_away_ends_with_an_error_frame_not_in_si
     body = ChatCompletionRequest.model_validate(
         {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
     )
-    call = _Call(state, Access(Caller("key_1", "tenant_1"), {}), body)
+    call = Generating(state, Access(Caller("key_1", "tenant_1"), {}), body)
 
     async def ended() -> AsyncIterator[Event | None]:
         yield Event(9, "task.completed", b"")  # as the sweep says it: how it ended is in the row
