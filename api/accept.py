@@ -1,10 +1,12 @@
 """From a validated request to an accepted task: what every submitting route does."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from api.state import ApiState
 from runtime import metrics
 from runtime.prepare import Terms, prepare
+from runtime.tracing import current_request
 from schemas.errors import RequestError, overloaded
 from schemas.generation import Generation
 from services.authenticate import Access
@@ -33,13 +35,18 @@ async def accept(
         raise overloaded(f"The lane {new.lane.queue} is full.", "lane_full", 30)
     if await state.memory.full():
         raise overloaded("A store is nearly out of memory.", "store_full", 10)
+    request_trace = current_request()
+    if request_trace is not None and (context := request_trace.begin(new.id)) is not None:
+        new = replace(new, traceparent=str(context))
     try:
         accepted = await submit(state.database, new, idempotency, answer)
     except (KeyReusedError, KeyInFlightError) as error:
         raise refusal_of(error) from error
     if isinstance(accepted, Task):
         metrics.count_accepted(new.lane, new.caller.tenant_class)
-        state.publisher.put(Outgoing(new.id, new.lane))
+        state.publisher.put(Outgoing(new.id, new.lane, new.traceparent))
+        if request_trace is not None:
+            request_trace.admitted(new)
     return accepted
 
 

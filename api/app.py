@@ -26,11 +26,13 @@ from api import (
 from api.access import AccessCache
 from api.live import LiveEvents
 from api.state import ApiState
+from api.tracing import TraceRequests
 from runtime.capacity import Backlog, MemoryAlarm
 from runtime.logs import configure_logs
 from runtime.publishing import PublishingThread
 from runtime.resources import open_blobs, open_celery, open_database, open_redis, open_streams
 from runtime.settings import Settings
+from runtime.tracing import open_tracer
 
 log = structlog.get_logger()
 
@@ -76,12 +78,16 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.tracer = open_tracer(settings, "api")
         async with _opened(settings) as state:
             app.state.headrace = state
             log.info("ready")
             yield
+        if app.state.tracer is not None:
+            await asyncio.to_thread(app.state.tracer.close)
 
     app = FastAPI(title="Headrace", version="0.1.0", lifespan=lifespan, redirect_slashes=False)
+    app.add_middleware(TraceRequests, tracer=lambda: app.state.tracer)
     app.add_middleware(errors.RequestIds)
     app.add_middleware(metrics.CountRequests)
     errors.install(app)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from celery import Celery
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from runtime.publishing import wakeup_of
 from services.publish import find_unpublished, note_published
-from storage.broker import BrokerUnavailableError, Publisher, Wakeup
+from storage.broker import BrokerUnavailableError, Publisher
 
 _LIMIT = 1000
 
@@ -24,7 +25,7 @@ class Outbox:
         waiting = await find_unpublished(self._database, older_s=self._older_s, limit=_LIMIT)
         if not waiting:
             return {}
-        wakeups = [Wakeup(item.lane.queue, item.task_id) for item in waiting]
+        wakeups = [wakeup_of(item) for item in waiting]
         try:
             await asyncio.to_thread(self._publisher.publish_many, wakeups)
         except BrokerUnavailableError:

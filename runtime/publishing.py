@@ -21,6 +21,12 @@ _BATCH = 500
 log = structlog.get_logger()
 
 
+def wakeup_of(outgoing: Outgoing) -> Wakeup:
+    """The message that the broker gets."""
+    headers = None if outgoing.traceparent is None else {"traceparent": outgoing.traceparent}
+    return Wakeup(outgoing.lane.queue, outgoing.task_id, headers)
+
+
 class PublishingThread:
     """Publishes in the order of `put`; marks what the broker took."""
 
@@ -64,7 +70,7 @@ class PublishingThread:
         while not last:
             batch, last = self._take()
             try:
-                self._publisher.publish_many(Wakeup(item.lane.queue, item.task_id) for item in batch)
+                self._publisher.publish_many([wakeup_of(item) for item in batch])
             except BrokerUnavailableError as error:
                 log.warning("publish_failed", tasks=len(batch), error=str(error))
                 continue

@@ -15,6 +15,7 @@ class Outgoing:
 
     task_id: str
     lane: Lane
+    traceparent: str | None = None  # W3C, for who follows messages
 
 
 _MARK = sa.text("""
@@ -24,7 +25,7 @@ UPDATE tasks SET published_at = now() WHERE id IN (
 """).bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Text)))
 
 _UNPUBLISHED = sa.text("""
-SELECT id, model, length_class, priority FROM tasks
+SELECT id, model, length_class, priority, traceparent FROM tasks
 WHERE state = 'queued' AND published_at IS NULL AND created_at < now() - make_interval(secs => :older_s)
 ORDER BY id LIMIT :limit
 """)
@@ -54,7 +55,9 @@ async def find_unpublished(connection: AsyncConnection, *, older_s: float, limit
     """List queued tasks that the broker may not know of, oldest first."""
     rows = await connection.execute(_UNPUBLISHED, {"older_s": older_s, "limit": limit})
     return [
-        Outgoing(row.id, Lane(row.model, LengthClass(row.length_class), Priority(row.priority)))
+        Outgoing(
+            row.id, Lane(row.model, LengthClass(row.length_class), Priority(row.priority)), row.traceparent
+        )
         for row in rows
     ]
 

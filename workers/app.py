@@ -18,6 +18,7 @@ from runtime.metrics_server import serve_metrics
 from runtime.publishing import PublishingThread
 from runtime.resources import open_celery, open_database, open_redis, open_streams
 from runtime.settings import Settings
+from runtime.tracing import Tracer, open_tracer
 from services.workers import describe_worker, find_model, forget_worker
 from storage.broker import TASK_NAME, declare
 from storage.errors import STORE_ERRORS
@@ -48,6 +49,7 @@ class Worker:
         self._state = "starting"
         self._tasks: list[asyncio.Task[None]] = []
         self._session: Session | None = None
+        self._tracer: Tracer | None = None
 
     async def start(self) -> None:
         """Load the engine and open the stores; nothing is consumed before this ended."""
@@ -67,8 +69,15 @@ class Worker:
             stuck_s=settings.engine_stuck_s,
             on_state=self._engine_state,
         )
+        self._tracer = open_tracer(settings, "worker")
         self._session = Session(
-            settings, self._engine, self._database, streams, self._publisher, self._keeper.died
+            settings,
+            self._engine,
+            self._database,
+            streams,
+            self._publisher,
+            self._keeper.died,
+            self._tracer,
         )
         self._tasks = [
             duty(renew_leases(self._session)),
@@ -111,6 +120,8 @@ class Worker:
             await self._engine.stop()
         await self._redis.aclose()
         await self._database.dispose()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
     def _engine_state(self, state: str) -> None:
         if self._state != "draining":

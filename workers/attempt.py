@@ -254,9 +254,10 @@ class Attempt:
                 if self._lending.taken and self._stop is None and _is_aborted(output):
                     break  # what the engine held back at the cut is generated again
                 progress.count(output.usage)
-                self._record.usage = output.usage
+                self._record.output(output.usage, progress.usage.output_tokens)
                 progress.add(output.deltas)
                 self._send(output.finished)
+            self._record.generated()
         except RequestRejectedError as error:
             raise _Rejected(Failure.REQUEST_REJECTED, error.message) from error
         except EngineFailedError as error:
@@ -279,6 +280,7 @@ class Attempt:
             if self._stop is not None:
                 return
             self._exposed = not self.productive
+            self._record.sent()
             async with aclosing(self._session.engine.generate(request)) as outputs:
                 async for output in outputs:
                     if output.usage.output_tokens and not self.productive:

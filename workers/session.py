@@ -12,6 +12,7 @@ from core.states import TaskState
 from runtime.grouping import Grouper
 from runtime.publishing import PublishingThread
 from runtime.settings import Settings
+from runtime.tracing import Tracer
 from services import attempt as services
 from storage.errors import STORE_ERRORS, is_away
 from storage.outbox import Outgoing
@@ -40,6 +41,7 @@ class Session:
         streams: EventStreams,
         publisher: PublishingThread,
         engine_died: Callable[[str], None],
+        tracer: Tracer | None = None,
     ) -> None:
         self.settings = settings
         self.engine = engine
@@ -47,6 +49,7 @@ class Session:
             worker=settings.worker_name,
             hash_key=settings.key_pepper.get_secret_value().encode(),
             slow_share=settings.slow_share,
+            tracer=tracer,
         )
         self.database = database
         self.streams = streams
@@ -106,7 +109,7 @@ class Session:
         # At a drain the pool puts the message back, if it still holds it: the outbox makes sure. In every other
         # case it is acked and a new one is needed.
         if queued and failure is not Failure.WORKER_DRAINED:
-            self._publisher.put(Outgoing(claim.task_id, claim.lane))
+            self._publisher.put(Outgoing(claim.task_id, claim.lane, claim.traceparent))
         return queued
 
     async def set_exposed(self, claim: Claim, exposed: bool) -> bool:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from cli.stack.folder import DataFolder, RunInfo
 from cli.stack.ports import free_port
 from cli.stack.process import Program, spawn
 from tests.support.demo_model import demo_model
+from tests.support.otlp import Otlp, otlp_receiver
 
 ROOT = Path(__file__).resolve().parents[2]
 _STOPPED_WITHIN_S = 90.0  # the worker's drain and more
@@ -112,15 +113,18 @@ class SharedStack:
 
 
 @contextmanager
-def shared_stack(data: Path, *options: str, within_s: float) -> Iterator[SharedStack]:
-    """Run `headrace up`, wait until it serves, and leave nothing behind."""
+def shared_stack(
+    data: Path, *options: str, within_s: float, settings: Mapping[str, str] | None = None
+) -> Iterator[SharedStack]:
+    """Run `headrace up`, wait until it serves, and leave nothing behind. `settings`: variables of its processes."""
     logs = DataFolder(data).logs
     logs.mkdir(parents=True, exist_ok=True)
     # The usual ports are not for tests: other stacks of this machine may be about to take them.
     ports = ("--api-port", str(free_port()), "--flower-port", str(free_port()))
     argv = [sys.executable, "-m", "cli", "up", "--data", str(data), *ports, *options]
     # A killed test run must not leave a stack: `up` is told to stop, and stops its children.
-    up = Program("up", argv, logs / "up.log", ROOT, death_signal=signal.SIGTERM)
+    environment = os.environ | dict(settings or {})
+    up = Program("up", argv, logs / "up.log", ROOT, environment, death_signal=signal.SIGTERM)
     process = spawn(up)
     stack = SharedStack(data, process)
     try:
@@ -157,17 +161,32 @@ def lend_demo_model(data: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def deterministic_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedStack]:
+def otlp() -> Iterator[Otlp]:
+    """What the shared stacks trace: everything."""
+    with otlp_receiver() as receiver:
+        yield receiver
+
+
+def _traced(otlp: Otlp) -> dict[str, str]:
+    return {
+        "HEADRACE_TRACE_TO": otlp.url,
+        "HEADRACE_TRACE_SHARE": "1",
+        "OTEL_BSP_SCHEDULE_DELAY": "200",  # ms
+    }
+
+
+@pytest.fixture(scope="session")
+def deterministic_stack(tmp_path_factory: pytest.TempPathFactory, otlp: Otlp) -> Iterator[SharedStack]:
     """A whole stack on the deterministic engine: seconds to start, made-up text."""
     data = tmp_path_factory.mktemp("deterministic-stack")
-    with shared_stack(data, "--engine", "deterministic", within_s=120) as stack:
+    with shared_stack(data, "--engine", "deterministic", within_s=120, settings=_traced(otlp)) as stack:
         yield stack
 
 
 @pytest.fixture(scope="session")
-def vllm_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedStack]:
+def vllm_stack(tmp_path_factory: pytest.TempPathFactory, otlp: Otlp) -> Iterator[SharedStack]:
     """A whole stack on vLLM and the demo model; a minute to start, two in a checkout that never converted it."""
     data = tmp_path_factory.mktemp("vllm-stack")
     lend_demo_model(data)
-    with shared_stack(data, within_s=660) as stack:
+    with shared_stack(data, within_s=660, settings=_traced(otlp)) as stack:
         yield stack
