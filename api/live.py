@@ -1,37 +1,70 @@
-"""Events of tasks as they happen: one Redis connection a process, however many streams are open.
+"""Events of tasks as they happen: one channel and one Redis connection a process, however many streams are open.
 
-A follower first reads what is stored, then what is published; a gap (a message lost while the connection was
-down) is closed from the stored stream. A stream that fell silent although its task ended (its worker died
-between settling and saying so) is noticed by asking Postgres about all silent tasks at once.
+A process notes beside a task's stream that it follows it; whoever appends tells each such process, in one message
+for everything that a step of an engine appended. A follower first reads what is stored, then what it hears; a gap (a
+message lost while the connection was down) is closed from the stored stream. A stream that fell silent although its
+task ended (its worker died between settling and saying so) is noticed by asking Postgres about all silent tasks
+at once.
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
 
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from api.channels import Channels
+from api.listener import Listener
 from schemas import events
 from services.measure import final_states
-from storage.streams import Event, EventStreams, parse_live
+from storage.streams import Event, EventStreams
 
 _SILENT_S = 3.0  # after this a task's row is asked whether it ended
 _SWEEP_S = 1.0
 _GRACE_S = 15.0  # for the worker of an ended task to say so itself
 _RETRY_S = 0.5  # between two reads of a store that is away
+_FOLLOW_AGAIN_S = 30.0  # notes of silent streams are written again: Redis may have lost them
 log = structlog.get_logger()
 
+READ_AGAIN = Event(0, "read again", b"")  # to a follower: it may have missed something
+SILENCE = Event(0, "silence", b"")
 
-@dataclass(eq=False, slots=True)
-class _Follower:
-    queue: asyncio.Queue[Event | None] = field(default_factory=asyncio.Queue)  # None: read the store again
-    heard_at: float = field(default_factory=time.monotonic)
+
+class Follower:
+    """What one open stream has heard and not yet taken, and a watch on its silence."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[Event] = asyncio.Queue()
+        self.heard_at = time.monotonic()  # of the newest live event
+        self._told_at = self.heard_at  # of whatever the stream's reader was last told
+        self._timer: asyncio.TimerHandle | None = None
+
+    def hear(self, event: Event, now: float) -> None:
+        """Take a live event."""
+        self.heard_at = self._told_at = now
+        self.queue.put_nowait(event)
+
+    def told(self) -> None:
+        """The reader was told something: its silence begins anew."""
+        self._told_at = time.monotonic()
+
+    def watch(self, silence_s: float) -> None:
+        """Queue a SILENCE each time the reader heard nothing for that long: a timer a silence, none an event."""
+        now = time.monotonic()
+        left_s = self._told_at + silence_s - now
+        if left_s <= 0:
+            self.queue.put_nowait(SILENCE)
+            self._told_at, left_s = now, silence_s
+        self._timer = asyncio.get_running_loop().call_later(left_s, self.watch, silence_s)
+
+    def rest(self) -> None:
+        """Watch no more."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class LiveEvents:
@@ -40,67 +73,82 @@ class LiveEvents:
     def __init__(self, redis: Redis, streams: EventStreams, database: AsyncEngine) -> None:
         self._streams = streams
         self._database = database
-        self._followers: dict[bytes, list[_Follower]] = {}
-        self._ids: dict[bytes, str] = {}
-        self._channels = Channels(
-            redis, streams.channel("idle"), on_message=self._heard, on_subscribed=self._may_have_missed
+        self._name = secrets.token_hex(6)
+        self._followers: dict[str, list[Follower]] = {}
+        self._listener = Listener(
+            redis,
+            streams.live_channel(self._name),
+            on_message=self._heard,
+            on_connected=self._follow_all,
         )
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to read. Redis may be away: the reader goes on trying."""
         self._sweeping = asyncio.create_task(self._sweep())
-        await self._channels.start()
+        await self._listener.start()
 
     async def stop(self) -> None:
         """Close the connection."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
-        await self._channels.stop()
+        await self._listener.stop()
 
     @asynccontextmanager
     async def subscription(self, task_id: str) -> AsyncIterator["Subscription"]:
-        """Hold a subscription; what is published after entering is not missed. Raises: RedisError."""
-        channel = self._streams.channel(task_id).encode()
-        follower = _Follower()
-        self._followers.setdefault(channel, []).append(follower)
-        self._ids[channel] = task_id
+        """Hold a subscription; what is appended after entering is not missed. Raises: RedisError."""
+        if not self._listener.connected:
+            raise RedisError("Redis is away")
+        follower = Follower()
+        self._followers.setdefault(task_id, []).append(follower)
         try:
-            await self._channels.subscribe(channel)
-            follower.queue = asyncio.Queue()  # what came until now is stored, and that is read first
+            await self._streams.follow(self._name, [task_id])
             yield Subscription(task_id, follower, self._streams)
         finally:
-            followers = self._followers[channel]
+            followers = self._followers[task_id]
             followers.remove(follower)
             if not followers:
-                del self._followers[channel], self._ids[channel]
-                await self._channels.unsubscribe(channel)
+                del self._followers[task_id]
+                with suppress(RedisError):  # the note ends with the stream's time
+                    await self._streams.unfollow(self._name, task_id)
 
-    def _heard(self, channel: bytes, data: bytes) -> None:
-        event = parse_live(data)
+    def _heard(self, message: bytes) -> None:
         now = time.monotonic()
-        for follower in self._followers.get(channel, ()):
-            follower.heard_at = now
-            follower.queue.put_nowait(event)
+        try:
+            for task_id, event in self._streams.parse_live(message):
+                for follower in self._followers.get(task_id, ()):
+                    follower.hear(event, now)
+        except ValueError as error:
+            log.error("live_message_unreadable", error=str(error))
+            self._read_again()
 
-    def _may_have_missed(self, channel: bytes) -> None:
-        for follower in self._followers.get(channel, ()):
-            follower.queue.put_nowait(None)
+    async def _follow_all(self) -> None:
+        await self._streams.follow(self._name, list(self._followers))
+        self._read_again()
+
+    def _read_again(self) -> None:
+        for followers in self._followers.values():
+            for follower in followers:
+                follower.queue.put_nowait(READ_AGAIN)
 
     async def _sweep(self) -> None:
         since: dict[str, float] = {}  # when an ended task's silence was first seen
+        followed_at = time.monotonic()
         while True:
             await asyncio.sleep(_SWEEP_S)
             now = time.monotonic()
-            silent = {
-                self._ids[channel]: channel
-                for channel, followers in self._followers.items()
+            silent = [
+                task_id
+                for task_id, followers in self._followers.items()
                 if any(follower.heard_at < now - _SILENT_S for follower in followers)
-            }
+            ]
             try:
-                ended = await final_states(self._database, list(silent)) if silent else {}
-            except Exception as error:  # noqa: BLE001 - Postgres may be away; the next round asks again
+                if now - followed_at > _FOLLOW_AGAIN_S and self._listener.connected:
+                    followed_at = now
+                    await self._streams.follow(self._name, silent)
+                ended = await final_states(self._database, silent) if silent else {}
+            except Exception as error:  # noqa: BLE001 - a store may be away; the next round asks again
                 log.warning("sweep_failed", error=str(error))
                 continue
             # Its worker may still be about to say so, after its last text: it goes on trying while Redis is
@@ -109,16 +157,15 @@ class LiveEvents:
             for task_id, state in ended.items():
                 if now - since[task_id] < _GRACE_S:
                     continue
-                for follower in self._followers.get(silent[task_id], ()):
-                    follower.heard_at = now
-                    follower.queue.put_nowait(None)
-                    follower.queue.put_nowait(Event(0, events.FINAL[state], b""))  # its number is not known
+                for follower in self._followers.get(task_id, ()):
+                    follower.queue.put_nowait(READ_AGAIN)
+                    follower.hear(Event(0, events.FINAL[state], b""), now)  # its number is not known
 
 
 class Subscription:
     """One follower of one task."""
 
-    def __init__(self, task_id: str, follower: _Follower, streams: EventStreams) -> None:
+    def __init__(self, task_id: str, follower: Follower, streams: EventStreams) -> None:
         self.task_id = task_id
         self._follower = follower
         self._streams = streams
@@ -129,41 +176,40 @@ class Subscription:
         None is yielded each time the stream was silent for `silence_s`. A final event with empty data says
         that the task ended without saying so in the stream: read its row, and do not take the text for whole.
         """
-        last, behind = after, True  # behind: the store is to be read, at the start and after a gap
-        heard_at = time.monotonic()
-        while True:
-            found: list[Event] | None = await self._stored(last, silence_s) if behind else []
-            behind = found is None
-            if not found:
-                left_s = heard_at + silence_s - time.monotonic()
-                try:
-                    async with asyncio.timeout(min(left_s, _RETRY_S) if behind else left_s):
-                        live = await self._follower.queue.get()
-                except TimeoutError:
-                    if time.monotonic() >= heard_at + silence_s:
-                        yield None
-                        heard_at = time.monotonic()
-                    continue
-                if live is not None and live.sequence == 0:  # told by the sweep
-                    yield Event(last + 1, live.type, b"")
+        follower, last = self._follower, after
+        follower.told()
+        follower.watch(silence_s)
+        try:
+            found = await self._stored(last, silence_s)
+            while True:
+                for event in found:
+                    last = event.sequence
+                    yield event
+                    follower.told()
+                    if event.type in events.FINAL_STATES:
+                        return
+                found = []
+                event = await follower.queue.get()
+                if event.sequence == last + 1:
+                    found = [event]
+                elif event is SILENCE:
+                    yield None
+                elif event is READ_AGAIN or event.sequence > last:
+                    found = await self._stored(last, silence_s)
+                elif event.sequence == 0:  # told by the sweep
+                    yield Event(last + 1, event.type, b"")
                     return
-                if live is not None and live.sequence <= last:
-                    continue
-                behind = behind or live is None or live.sequence > last + 1
-                if behind or live is None:
-                    continue
-                found = [live]
-            for event in found:
-                last = event.sequence
-                yield event
-                heard_at = time.monotonic()
-                if event.type in events.FINAL_STATES:
-                    return
+        finally:
+            follower.rest()
 
-    async def _stored(self, after: int, timeout_s: float) -> list[Event] | None:
-        """Read the store; None while Redis is away, which loses nothing: its row tells of a task's end."""
+    async def _stored(self, after: int, timeout_s: float) -> list[Event]:
+        """Read the store; while Redis is away, ask to be sent here again.
+
+        Nothing is lost by that: the task's row tells of its end.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._streams.read(self.task_id, after)
         except (RedisError, TimeoutError):
-            return None
+            asyncio.get_running_loop().call_later(_RETRY_S, self._follower.queue.put_nowait, READ_AGAIN)
+            return []

@@ -1,4 +1,4 @@
-"""Events of tasks in Redis: an append-only stream per task, published live on a channel of the same name.
+"""Events of tasks in Redis: an append-only stream per task, told live to every process that follows it.
 
 Guarantees: sequence numbers of one task rise without gap or repeat, whoever writes. An append names its
 attempt and the next sequence number; it is refused once a newer attempt has opened the stream (the fence)
@@ -7,29 +7,44 @@ appending may be repeated, as they are when a connection broke before the answer
 What Redis loses, Postgres still knows: states and results live there; a reader that finds a gap is told so.
 
 Shapes: entry id `<sequence>-0`; fields t (event type), d (JSON data), k (token ids, little-endian uint32).
-Live messages: `<sequence> <type> <data>`. Sequence 1 is always `task.queued` and is never stored.
+Beside each stream stands a hash: field `a` is the fence, every other field names a process that follows. Such a
+process hears on a channel of its own: one message for all that was appended in one round trip, a line an entry,
+`<stream> <sequence> <type> <data>`. Sequence 1 is always `task.queued` and is never stored.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
+from schemas.events import DELTA
+
 _NO_ATTEMPT = 2**31 - 1  # above every attempt number: who ends a task from outside fences all of them off
 FIRST_STORED = 2  # 1 is task.queued, which every reader derives from the task row
 
-# For each entry: look at the fence, append, publish; returns the places of the refused ones. XADD itself
-# refuses a number that is not above the last: where that very entry stands, it was sent before and its answer
-# lost. There is no gap because the only writer counts by ones.
+# For each entry: look at the fence, append, note who follows; at the end tell each of those once. Returns the places
+# of the refused entries. XADD itself refuses a number that is not above the last: where that very entry stands, it
+# was sent before and its answer lost. There is no gap because the only writer counts by ones.
 _APPEND = """
-local refused = {}
+local refused, lines, keys = {}, {}, {}
+local function tell()
+  for reader, heard in pairs(lines) do
+    if redis.call('PUBLISH', ARGV[1] .. reader, table.concat(heard, '\\n')) == 0 then
+      for _, key in ipairs(keys[reader]) do redis.call('HDEL', key, reader) end -- nobody is there any more
+    end
+  end
+end
 for i = 1, #KEYS, 2 do
-  local a = (i - 1) / 2 * 6
+  local a = (i - 1) / 2 * 6 + 1
   local attempt, sequence = tonumber(ARGV[a + 1]), ARGV[a + 2]
-  local fence = tonumber(redis.call('GET', KEYS[i + 1]) or '0')
+  local fence, readers = 0, {}
+  local about = redis.call('HGETALL', KEYS[i + 1])
+  for f = 1, #about, 2 do
+    if about[f] == 'a' then fence = tonumber(about[f + 1]) else readers[#readers + 1] = about[f] end
+  end
   if fence > attempt then
     refused[#refused + 1] = (i - 1) / 2
   else
@@ -47,25 +62,39 @@ for i = 1, #KEYS, 2 do
           refused[#refused + 1] = (i - 1) / 2
         end
       else
+        tell()
         return redis.error_reply(added.err)
       end
     else
-      redis.call('EXPIRE', KEYS[i], ARGV[a + 6])
-      redis.call('EXPIRE', KEYS[i + 1], ARGV[a + 6]) -- a fence must not end before a long task does
-      redis.call('PUBLISH', KEYS[i], sequence .. ' ' .. ARGV[a + 3] .. ' ' .. ARGV[a + 4])
+      if ARGV[a + 6] ~= '0' then
+        redis.call('EXPIRE', KEYS[i], ARGV[a + 6])
+        redis.call('EXPIRE', KEYS[i + 1], ARGV[a + 6]) -- a fence must not end before a long task does
+      end
+      for _, reader in ipairs(readers) do
+        lines[reader], keys[reader] = lines[reader] or {}, keys[reader] or {}
+        local heard, of = lines[reader], keys[reader]
+        heard[#heard + 1] = KEYS[i] .. ' ' .. sequence .. ' ' .. ARGV[a + 3] .. ' ' .. ARGV[a + 4]
+        of[#of + 1] = KEYS[i + 1]
+      end
     end
   end
 end
+tell()
 return refused
 """
 
 # Raising the fence and reading what earlier attempts wrote is one step: nothing can be appended between.
 _OPEN = """
-local fence = tonumber(redis.call('GET', KEYS[2]) or '0')
+local fence = tonumber(redis.call('HGET', KEYS[2], 'a') or '0')
 if fence > tonumber(ARGV[1]) then return false end
-redis.call('SET', KEYS[2], ARGV[1], 'EX', ARGV[2])
+redis.call('HSET', KEYS[2], 'a', ARGV[1])
+redis.call('EXPIRE', KEYS[2], ARGV[2])
 return redis.call('XRANGE', KEYS[1], '-', '+')
 """
+
+_FOLLOWED_S = 120  # a note on a task that was not begun lasts this long unless it is written again
+_FOLLOW_BATCH = 1000  # per round trip
+_EXPIRE_EVERY = 16  # deltas: the time that a stream is kept is far longer than they take
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +132,12 @@ class EventStreams:
         self._ttl_s = max(1, int(ttl_s))
         self._digests: dict[str, str] = {}
 
-    def channel(self, task_id: str) -> str:
-        """Key of the stream and name of the live channel."""
+    def _stream(self, task_id: str) -> str:
         return f"{self._prefix}:s:{task_id}"
+
+    def live_channel(self, reader: str) -> str:
+        """Channel on which a process hears of what it follows."""
+        return f"{self._prefix}:live:{reader}"
 
     def _fence(self, task_id: str) -> str:
         return f"{self._prefix}:f:{task_id}"
@@ -130,7 +162,7 @@ class EventStreams:
     async def open(self, task_id: str, attempt: int, *, keep_s: float = 0.0) -> list[Event] | None:
         """Fence off earlier attempts and return what they wrote; None when a newer attempt came first."""
         entries = await self._run(
-            _OPEN, [self.channel(task_id), self._fence(task_id)], [attempt, self._ttl_s + int(keep_s)]
+            _OPEN, [self._stream(task_id), self._fence(task_id)], [attempt, self._ttl_s + int(keep_s)]
         )
         if entries is None:
             return None
@@ -140,16 +172,39 @@ class EventStreams:
         ]
 
     async def append(self, entries: Sequence[Append]) -> list[Append]:
-        """Append and publish entries of any tasks in one round trip; return those that were refused."""
+        """Append entries of any tasks and tell who follows, in one round trip; return those that were refused."""
         keys: list[str] = []
-        arguments: list[object] = []
+        arguments: list[object] = [self.live_channel("")]
         for entry in entries:
-            keys += (self.channel(entry.task_id), self._fence(entry.task_id))
+            keys += (self._stream(entry.task_id), self._fence(entry.task_id))
             tokens = struct.pack(f"<{len(entry.token_ids)}I", *entry.token_ids) if entry.token_ids else b""
-            ttl_s = self._ttl_s + int(entry.keep_s)
+            renews = entry.type != DELTA or entry.sequence % _EXPIRE_EVERY == FIRST_STORED
+            ttl_s = self._ttl_s + int(entry.keep_s) if renews else 0
             arguments += (entry.attempt, entry.sequence, entry.type, entry.data, tokens, ttl_s)
         refused = cast(list[int], await self._run(_APPEND, keys, arguments))
         return [entries[i] for i in refused]
+
+    async def follow(self, reader: str, task_ids: Sequence[str]) -> None:
+        """Note that a process follows these tasks: it hears of whatever is appended from now on."""
+        for at in range(0, len(task_ids), _FOLLOW_BATCH):
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for task_id in task_ids[at : at + _FOLLOW_BATCH]:
+                    key = self._fence(task_id)
+                    pipeline.hset(key, reader, "1")
+                    pipeline.expire(key, _FOLLOWED_S, nx=True)  # GT takes a key without an end for longer
+                    pipeline.expire(key, _FOLLOWED_S, gt=True)
+                await pipeline.execute()
+
+    async def unfollow(self, reader: str, task_id: str) -> None:
+        """Take the note back."""
+        await self._redis.hdel(self._fence(task_id), reader)
+
+    def parse_live(self, message: bytes) -> Iterator[tuple[str, Event]]:
+        """Read a message of a process's channel: (task id, event) of each entry."""
+        skip = len(self._stream(""))
+        for line in message.split(b"\n"):
+            stream, sequence, kind, data = line.split(b" ", 3)
+            yield stream[skip:].decode(), Event(int(sequence), kind.decode(), data)
 
     async def read(self, task_id: str, after: int = 0) -> list[Event]:
         """Read the stored entries with a sequence number above `after`."""
@@ -162,12 +217,12 @@ class EventStreams:
 
     async def last(self, task_id: str) -> Event | None:
         """Read the newest entry; None when nothing is stored, or no longer."""
-        entries: Any = await self._redis.xrevrange(self.channel(task_id), count=1)
+        entries: Any = await self._redis.xrevrange(self._stream(task_id), count=1)
         return _parse(*entries[0]) if entries else None
 
     async def _range(self, task_id: str, after: int, count: int | None) -> list[Event]:
         first = f"({after}-0" if after else "-"
-        entries: Any = await self._redis.xrange(self.channel(task_id), min=first, count=count)
+        entries: Any = await self._redis.xrange(self._stream(task_id), min=first, count=count)
         return [_parse(entry_id, fields) for entry_id, fields in entries]
 
     async def close(self, task_id: str, type: str, data: bytes) -> None:
@@ -204,9 +259,3 @@ def _parse(entry_id: bytes, fields: dict[bytes, bytes]) -> Event:
         data=fields[b"d"],
         token_ids=struct.unpack(f"<{len(tokens) // 4}I", tokens),
     )
-
-
-def parse_live(message: bytes) -> Event:
-    """Read a message of a live channel."""
-    sequence, kind, data = message.split(b" ", 2)
-    return Event(int(sequence), kind.decode(), data)

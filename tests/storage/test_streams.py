@@ -1,14 +1,15 @@
 """Event streams on a real Valkey: numbering, fencing, and what a follower sees."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 from redis.asyncio import Redis
 
-from storage.streams import Append, Event, EventStreams, parse_live
+from storage.streams import Append, Event, EventStreams
 
-TASK = "task_1"
+TASK, OTHER = "task_1", "task_2"
 
 
 @pytest.fixture
@@ -25,6 +26,28 @@ def streams(redis: Redis) -> EventStreams:
 
 def delta(sequence: int, attempt: int = 1, tokens: tuple[int, ...] = ()) -> Append:
     return Append(TASK, attempt, sequence, "task.delta", b'{"n":%d}' % sequence, tokens)
+
+
+@asynccontextmanager
+async def listening(
+    redis: Redis, streams: EventStreams, reader: str
+) -> AsyncIterator[Callable[[], Awaitable[list[tuple[str, Event]]]]]:
+    """Subscribe as a process does; what is given back waits for the next message."""
+    pubsub = redis.pubsub()
+    await pubsub.subscribe(streams.live_channel(reader))
+
+    async def hear() -> list[tuple[str, Event]]:
+        async with asyncio.timeout(5):
+            while True:
+                message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=1)
+                if message is not None:
+                    return list(streams.parse_live(message["data"]))
+
+    await pubsub.get_message(timeout=5)  # the confirmation
+    try:
+        yield hear
+    finally:
+        await pubsub.aclose()
 
 
 def numbers(events: list[Event]) -> list[int]:
@@ -86,21 +109,46 @@ async def test_closing_ends_the_stream_and_fences_every_attempt_off(streams: Eve
     assert await streams.open(TASK, 7) is None
 
 
-async def test_appends_are_published_live_in_order(streams: EventStreams, redis: Redis) -> None:
-    pubsub = redis.pubsub(ignore_subscribe_messages=True)
-    await pubsub.subscribe(streams.channel(TASK))
-    await pubsub.get_message(timeout=1)
-    await streams.open(TASK, 1)
-    await streams.append([delta(2), delta(3)])
-    heard: list[Event] = []
-    async with asyncio.timeout(5):
-        while len(heard) < 2:
-            message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=1)
-            if message is not None:
-                heard.append(parse_live(message["data"]))
-    assert numbers(heard) == [2, 3]
-    assert heard[0].data == b'{"n":2}'
-    await pubsub.aclose()
+async def test_a_process_hears_of_what_it_follows_in_order_and_in_one_message_a_write(
+    streams: EventStreams, redis: Redis
+) -> None:
+    async with listening(redis, streams, "reader") as hear:
+        await streams.open(TASK, 1)
+        await streams.append([delta(2)])
+        await streams.follow("reader", [TASK, OTHER])
+        await streams.append([delta(3), Append(OTHER, 1, 2, "task.delta", b'{"n":"x y"}'), delta(4)])
+        assert await hear() == [
+            (TASK, Event(3, "task.delta", b'{"n":3}')),
+            (OTHER, Event(2, "task.delta", b'{"n":"x y"}')),
+            (TASK, Event(4, "task.delta", b'{"n":4}')),
+        ]
+        await streams.unfollow("reader", TASK)
+        await streams.append([delta(5), Append(OTHER, 1, 3, "task.delta", b"{}")])
+        assert [task for task, _ in await hear()] == [OTHER]
+
+
+async def test_every_process_that_follows_hears(streams: EventStreams, redis: Redis) -> None:
+    async with listening(redis, streams, "one") as first, listening(redis, streams, "two") as second:
+        for reader in ("one", "two"):
+            await streams.follow(reader, [TASK])
+        await streams.append([delta(2)])
+        assert await first() == await second() == [(TASK, Event(2, "task.delta", b'{"n":2}'))]
+
+
+async def test_a_process_that_is_gone_is_forgotten(streams: EventStreams, redis: Redis) -> None:
+    await streams.follow("gone", [TASK])
+    await streams.append([delta(2)])
+    assert await redis.hgetall(streams._fence(TASK)) == {}
+
+
+async def test_following_a_task_does_not_shorten_the_time_its_fence_is_kept(
+    streams: EventStreams, redis: Redis
+) -> None:
+    await streams.follow("reader", [OTHER])
+    assert 0 < await redis.ttl(streams._fence(OTHER)) <= 120
+    await streams.open(TASK, 1, keep_s=1000)
+    await streams.follow("reader", [TASK])
+    assert await redis.ttl(streams._fence(TASK)) > 1000
 
 
 async def test_scripts_come_back_after_the_server_forgot_them(streams: EventStreams, redis: Redis) -> None:

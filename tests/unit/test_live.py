@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from api.live import LiveEvents, Subscription, _Follower
+from api.live import READ_AGAIN, Follower, LiveEvents, Subscription
 from schemas import events
 from storage.streams import Append, Event, EventStreams
 
@@ -28,8 +28,8 @@ class Store:
         return [event for event in self.stored if event.sequence > after]
 
 
-def subscribed() -> tuple[Subscription, Store, _Follower]:
-    follower, store = _Follower(), Store()
+def subscribed() -> tuple[Subscription, Store, Follower]:
+    follower, store = Follower(), Store()
     return Subscription("task_1", follower, cast(EventStreams, store)), store, follower
 
 
@@ -41,7 +41,7 @@ async def test_a_follower_hears_of_silence_and_of_the_tasks_end_though_the_store
         assert await anext(heard) is None
         assert await anext(heard) is None
         assert time.monotonic() - began >= 0.1
-        follower.queue.put_nowait(None)
+        follower.queue.put_nowait(READ_AGAIN)
         follower.queue.put_nowait(Event(0, "task.completed", b""))  # as the sweep says it
         ends = [event async for event in heard if event is not None]
     assert ends == [Event(2, "task.completed", b"")]
@@ -77,7 +77,7 @@ async def test_a_message_that_makes_no_sense_does_not_make_the_process_deaf(stre
     await live.start()
     async with asyncio.timeout(10), live.subscription("task_1") as subscription:
         hearing = asyncio.ensure_future(_collect(subscription.events(1, 5)))
-        await redis.publish(streams.channel("task_1"), b"nonsense")
+        await redis.publish(streams.live_channel(live._name), b"nonsense")
         await streams.open("task_1", 1)
         await streams.append([Append("task_1", 1, 2, "task.completed", b"{}")])
         assert [event.type for event in await hearing] == ["task.completed"]
