@@ -7,6 +7,7 @@ promise, and rises again little by little; without interactive work it is as lar
 Units: `*_s` seconds.
 """
 
+import math
 from dataclasses import dataclass
 
 STEPS = 2.0  # the rest of the step under way, and the one that reads the prompt
@@ -32,23 +33,23 @@ class Pressure:
 def batch_size(now: Pressure) -> int:
     """Decide the size: at least an eighth of the most (and 1), at most the most."""
     floor = max(1, now.most // FLOOR_SHARE)
+    size = min(max(now.size, floor), now.most)  # the most may have changed meanwhile
     if now.first_token_s is None:
         return now.most
     if now.first_token_s > now.target_s:
-        return max(floor, min(now.size, _fitting(now)))
+        return max(floor, size - _surplus(size, now))
     if now.first_token_s < CALM_SHARE * now.target_s:
-        return min(now.most, max(floor, now.size) + max(1, now.most // RISE_SHARE))
-    return max(floor, min(now.size, now.most))
+        return min(now.most, size + max(1, now.most // RISE_SHARE))
+    return size
 
 
-def _fitting(now: Pressure) -> int:
-    """The size whose steps are shorter by what the first tokens came too late; at most a quarter less."""
-    least = now.size * 3 // 4
-    late_s = (now.first_token_s or 0.0) - now.target_s
-    if not now.extra_step_s:
-        return least
-    fewer = late_s / (STEPS * now.extra_step_s)
-    return max(least, int(now.size - max(1.0, fewer)))
+def _surplus(size: int, now: Pressure) -> int:
+    """How many fewer make the steps shorter by what the first tokens came too late; at most a quarter."""
+    most = max(1, size // 4)
+    if not now.extra_step_s or now.first_token_s is None:
+        return most
+    late_s = now.first_token_s - now.target_s
+    return math.ceil(min(most, late_s / (STEPS * now.extra_step_s)))
 
 
 class StepTimes:

@@ -16,6 +16,11 @@ class Priority(StrEnum):
     STANDARD = "standard"
     BATCH = "batch"
 
+    @property
+    def rank(self) -> int:
+        """0 is served first."""
+        return list(Priority).index(self)
+
 
 class LengthClass(StrEnum):
     """Bucket of prompt + maximum output tokens."""

@@ -152,6 +152,7 @@ KV_BYTES_PER_TOKEN_BASELINE = _gauge(
 PREFIX_QUERIES = _counter("engine_prefix_query_tokens_total", "Prompt tokens looked up.", ("model",))
 PREFIX_HITS = _counter("engine_prefix_hit_tokens_total", "Of those, found in the prefix cache.", ("model",))
 PREEMPTIONS = _counter("engine_preemptions_total", "Requests pushed out of the batch for memory.", ("model",))
+BATCH_SIZE = _gauge("batch_size_limit", "Batch requests that may run at once.", ("model",))
 SLOTS_LENT = _counter("slots_lent_total", "Times a batch task gave its slot to a person.", ("model",))
 ENGINE_TOKENS = _counter(
     "engine_tokens_total", "Tokens computed; kind is prompt (prefill) or output.", ("model", "kind")

@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     max_preemptions: int = Field(
         default=3, ge=0
     )  # times a batch task may lend its slot to a person; 0: never
+    interactive_first_token_s: float = Field(
+        default=1.0, gt=0
+    )  # in the worker; later: less batch work at once
     preemption_rest_s: float = Field(default=5.0, ge=0)  # who got a slot keeps it at least for this long
     max_running_long: int | None = Field(default=None, ge=1)  # at once; None: half of the slots
     max_running_medium: int | None = Field(default=None, ge=1)  # at once; None: no ceiling

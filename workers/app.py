@@ -31,8 +31,10 @@ from workers.fan_out import FanOut
 from workers.figures import Figures
 from workers.keeper import EngineKeeper
 from workers.leases import hear_cancels, renew_leases
+from workers.pacer import Pacer
 from workers.pool import AsyncioPool, Hooks
 from workers.session import Session
+from workers.slots import Slots
 from workers.time_sheet import TimeSheet
 
 log = structlog.get_logger()
@@ -85,6 +87,7 @@ class Worker:
             duty(self._keeper.keep()),
             duty(self._describe()),
             duty(self._figures().keep()),
+            duty(self._pacer().keep()),
         ]
         self._state = "ready"
         log.info("ready", model=settings.model, engine=self._engine.info.kind)
@@ -92,6 +95,16 @@ class Worker:
     def _figures(self) -> Figures:
         assert self._session is not None
         return Figures(self._session, self._engine, bandwidth=self._settings.memory_bandwidth)
+
+    def _pacer(self) -> Pacer:
+        assert self._session is not None
+
+        def slots() -> Slots | None:
+            pool = self.pool_of()
+            return pool.slots if pool is not None else None
+
+        target_s = self._settings.interactive_first_token_s
+        return Pacer(self._session.first_tokens, self._engine, slots, target_s=target_s)
 
     async def run_task(self, task_id: str) -> None:
         """Run one attempt at a task."""

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from core.failures import RULES, Failure
 from core.ids import created_ms
+from core.lanes import Priority
 from core.pricing import cost_usd_micros
 from core.resume import restart_reason
 from core.states import TaskState
@@ -247,6 +248,7 @@ class Attempt:
             emitted_token_ids=tuple(progress.emitted),
             cache_salt=self.claim.tenant_id,  # who shares a prefix could otherwise be told by the time it takes
             account=self._account,
+            priority=self.claim.lane.priority.rank,
         )
         try:
             self._lending.offer(progress, self._flush)
@@ -324,6 +326,8 @@ class Attempt:
             if not self._first_sent and not self._continues:
                 self._ttft_ms = round((self.claim.waited_s + self._sent_at - self._claimed_at) * 1000)
                 self._record.first_token(self._ttft_ms)
+                if self.claim.lane.priority is Priority.INTERACTIVE:
+                    self._session.first_tokens.add(self._sent_at, self._sent_at - self._claimed_at)
             self._first_sent = True
             self._session.chunks.append(entry)
 

@@ -46,11 +46,12 @@ class _Running:
     """One request: what the step loop fills and the consumer takes."""
 
     __slots__ = (
-        *("account", "admitted_at", "choices", "error", "first_at", "prompt", "queued_at", "ready", "wake"),
+        *("account", "admitted_at", "choices", "error", "first_at", "prompt"),
+        *("priority", "queued_at", "ready", "wake"),
     )
 
-    def __init__(self, choices: Sequence[Choice], prompt: int, account: Account) -> None:
-        self.choices, self.prompt, self.account = choices, prompt, account
+    def __init__(self, choices: Sequence[Choice], prompt: int, account: Account, priority: int) -> None:
+        self.choices, self.prompt, self.account, self.priority = choices, prompt, account, priority
         self.ready: dict[int, Delta] = {}
         self.wake = asyncio.Event()
         self.error: Exception | None = None
@@ -239,9 +240,10 @@ class DeterministicEngine:
             Choice(self._words, index, prompt, body, limit=limit, emitted=emitted, top=top)
             for index in range(bodies.choices(body))
         ]
-        running = _Running(choices, len(prompt), request.account)
+        running = _Running(choices, len(prompt), request.account, request.priority)
         self.accounts.begin(request.account, len(prompt) + len(emitted), now_us())
-        self._waiting.append((request.request_id, running))
+        behind = [at for at, (_, other) in enumerate(self._waiting) if other.priority <= request.priority]
+        self._waiting.insert(behind[-1] + 1 if behind else 0, (request.request_id, running))
         self._work.set()
         return running
 

@@ -60,6 +60,7 @@ class GenerateRequest:
     # Sent by earlier attempts: generation continues after them. Only where `core.resume` allows it.
     emitted_token_ids: Sequence[int] = ()
     trace_headers: Mapping[str, str] | None = None
+    priority: int = 0  # lower goes first where requests wait inside the engine, or memory runs out
     cache_salt: str | None = None  # requests share prefix cache entries only under the same one
     account: Account = field(default_factory=Account)  # takes the engine time that it uses
 

@@ -47,7 +47,7 @@ def _rank(queue: str) -> tuple[int, int, str]:
         lane = Lane.parse(queue)
     except ValueError:
         return len(Priority), 0, queue
-    return list(Priority).index(lane.priority), list(LengthClass).index(lane.length_class), queue
+    return lane.priority.rank, list(LengthClass).index(lane.length_class), queue
 
 
 def is_interactive(queue: str) -> bool:

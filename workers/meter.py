@@ -5,6 +5,7 @@ An engine calls `step` once a step, whatever the number of requests, so that a t
 Units: `*_s` seconds.
 """
 
+from core.batch_size import StepTimes
 from runtime import metrics
 
 _WINDOW_STEPS = 4096  # kept until they are looked at
@@ -29,6 +30,7 @@ class StepMeter:
         self._max_seqs = 1
         self._last_at: float | None = None  # None: it was idle, the time until the next step says nothing
         self._window: dict[int, list[float]] = {}
+        self.times = StepTimes()
         self.steps, self.busy_s, self.kv_usage = 0, 0.0, 0.0
 
     def started(self, max_num_seqs: int) -> None:
@@ -73,6 +75,7 @@ class StepMeter:
             took_s = at - self._last_at
             self._step_seconds.observe(took_s)
             self.busy_s += took_s
+            self.times.add(running, took_s)
             # a step that also read prompts is as long as they are: it says nothing about the machine
             if not prompt_tokens and output_tokens:
                 times = self._window.setdefault(output_tokens.bit_length(), [])

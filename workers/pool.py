@@ -67,6 +67,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
     limit: int  # set by celery: the concurrency
     consumer: Any = None  # of the current connection, by workers.bootsteps
     paused = False
+    slots: Slots  # of the loop's thread; made by `on_start`
 
     # -- main thread: start
 
@@ -87,7 +88,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         self._draining = self._stopping = False
         self._loop = _new_loop()
         self._delivered = every_kind()  # handed to the loop ever
-        self._slots = Slots(self._loop, self.hooks.rules(self.limit), self._post, self._forget)
+        self.slots = Slots(self._loop, self.hooks.rules(self.limit), self._post, self._forget)
         self._thread = threading.Thread(target=self._turn_loop, name="pool-loop", daemon=True)
         self._thread.start()
         try:
@@ -138,7 +139,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         )
         self._jobs[job.number] = job
         self._delivered[kind] += 1
-        self._loop.call_soon_threadsafe(self._slots.enqueue, job)
+        self._loop.call_soon_threadsafe(self.slots.enqueue, job)
         return job
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
@@ -146,15 +147,15 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         job = self._jobs.get(pid)
         reason: CancelReason = "drain" if celery_private.in_signal_handler() else "terminate"
         for copy in self._copies(job) if job is not None else ():
-            self._loop.call_soon_threadsafe(self._slots.cancel, copy, reason)
+            self._loop.call_soon_threadsafe(self.slots.cancel, copy, reason)
 
     def may_consume(self, queue: str) -> bool:
         """Say whether a message of this queue would start at once. Asked on the hub's thread."""
-        return self._slots.may_consume(_kind(queue), self._delivered)
+        return self.slots.may_consume(_kind(queue), self._delivered)
 
     def flush(self) -> None:
         """Connection lost: what waits for a slot is redelivered, so forget it. What runs goes on."""
-        self._loop.call_soon_threadsafe(self._slots.forget_waiting)
+        self._loop.call_soon_threadsafe(self.slots.forget_waiting)
 
     def grow(self, n: int = 1) -> None:
         """Run n more at once."""
@@ -166,7 +167,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
 
     def _resize(self, limit: int) -> None:
         self.limit = limit
-        self._loop.call_soon_threadsafe(self._slots.resize, self.hooks.rules(limit))
+        self._loop.call_soon_threadsafe(self.slots.resize, self.hooks.rules(limit))
 
     # -- any thread
 
@@ -253,7 +254,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
             except Exception:
                 logger.exception("the draining hook failed")
         self.flush()
-        self._loop.call_soon_threadsafe(self._slots.drain_yielded)
+        self._loop.call_soon_threadsafe(self.slots.drain_yielded)
 
     def on_stop(self) -> None:
         """Drain: let tasks finish, then cancel them, put their messages back, run the shutdown hook."""
@@ -273,7 +274,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         while self._busy() and time.monotonic() < deadline and not celery_private.cold_shutdown_requested():
             self._pump()
         for job in list(self._jobs.values()):
-            self._loop.call_soon_threadsafe(self._slots.cancel, job, "drain")
+            self._loop.call_soon_threadsafe(self.slots.cancel, job, "drain")
         deadline = time.monotonic() + CANCEL_GRACE_S
         while self._busy() and time.monotonic() < deadline:
             self._pump()
@@ -324,11 +325,11 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         info: dict[str, Any] = super()._get_info()
         return {
             **info,
-            "running": self._slots.running,
-            "waiting": sum(map(len, self._slots.waiting.values())),
-            "yielded": len(self._slots.yielded),
-            "preemptions": self._slots.preemptions,
-            "batch_size": self._slots.batch_size,
+            "running": self.slots.running,
+            "waiting": sum(map(len, self.slots.waiting.values())),
+            "yielded": len(self.slots.yielded),
+            "preemptions": self.slots.preemptions,
+            "batch_size": self.slots.batch_size,
             "paused": self.paused,
         }
 

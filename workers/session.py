@@ -20,6 +20,7 @@ from storage.records import Claim, Ending, Used
 from storage.streams import Append, EventStreams
 from workers.chunks import ChunkWriter
 from workers.engine import Engine
+from workers.pacer import FirstTokens
 from workers.record import Recorder
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Session:
         # the one that does it is there without a token when it dies, and no bystander is blamed twice.
         self.suspects = asyncio.Lock()
         self.running: dict[str, Attempt] = {}
+        self.first_tokens = FirstTokens()  # of interactive work
         self.chunks = ChunkWriter(streams, self._refused)
         self._publisher = publisher
         self._holder = services.Holder(settings.worker_name, settings.model, settings.lease_s)

@@ -97,6 +97,7 @@ class Slots:
         """Change how many batch jobs may hold a slot; running jobs go on."""
         self.batch_size = size
         self._admit()
+        self._post(_nothing)  # the hub may take more now
 
     def forget_waiting(self) -> None:
         """Drop the line without a word to celery: the messages are redelivered or put back."""

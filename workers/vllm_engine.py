@@ -215,6 +215,7 @@ class VLLMEngine:
             "max_num_seqs": self._max_num_seqs,
             "max_model_len": self._max_model_len,
             "max_num_batched_tokens": self._max_batched_tokens,
+            "scheduling_policy": "priority",  # a person's prompt is read before those of batch work
             "disable_log_stats": False,  # the timings in usage come from them
             "reasoning_parser": self._parser_names.reasoning or "",  # a grammar begins where it ends
         }
@@ -252,6 +253,7 @@ class VLLMEngine:
             prepared.params,
             request.request_id,
             trace_headers=headers,
+            priority=request.priority,
             **prepared.engine_arguments,
         )
         async with contextlib.aclosing(stream):

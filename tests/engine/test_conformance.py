@@ -9,6 +9,7 @@ import pytest
 from runtime.chat_template import ModelTokenizer
 from tests.engine.conftest import MAX_MODEL_LEN
 from tests.support.engines import CHAT, COMPLETIONS, QUESTION, Result, chat, request, run
+from tests.support.waiting import eventually
 from workers.engine import Engine, RequestRejectedError
 from workers.meter import now_us
 
@@ -418,3 +419,24 @@ async def test_requests_share_the_engines_time_and_all_of_it(engine: Engine) -> 
     assert all(used) and used[0] < used[5], "more tokens use more time"
     wall = [time.idle_us + time.busy_us + time.overhead_us for time in (before, after)]
     assert wall[1] - wall[0] >= now_us() - began - 100_000
+
+
+async def test_of_requests_that_wait_inside_the_engine_the_urgent_one_goes_first(engine: Engine) -> None:
+    began: list[str] = []
+
+    async def first_token(name: str, priority: int, max_tokens: int) -> None:
+        body = chat(f"Tell me about {name}.", ignore_eos=True)
+        async for _ in engine.generate(request(body, max_tokens=max_tokens, priority=priority)):
+            if name not in began:
+                began.append(name)
+
+    running = [asyncio.create_task(first_token(f"river {n}", 2, 40 + 4 * n)) for n in range(8)]
+    await eventually(lambda: len(began) == 8, 60.0, "all slots are taken")
+    waiting = [asyncio.create_task(first_token(f"hill {n}", 2, 4)) for n in range(3)]
+    for _ in range(1000):  # until they wait in it
+        if (await engine.check(timeout_s=30)).waiting == 3:
+            break
+    waiting.append(asyncio.create_task(first_token("the person", 0, 4)))
+    await asyncio.gather(*running, *waiting)
+    assert began[8] == "the person", began
+    await idle(engine)
