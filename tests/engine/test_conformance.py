@@ -10,8 +10,8 @@ from runtime.chat_template import ModelTokenizer
 from tests.engine.conftest import MAX_MODEL_LEN
 from tests.support.engines import CHAT, COMPLETIONS, QUESTION, Result, chat, request, run
 from tests.support.waiting import eventually
+from workers.accounts import now_us
 from workers.engine import Engine, RequestRejectedError
-from workers.meter import now_us
 
 
 async def idle(engine: Engine, within_s: float = 10.0) -> None:
@@ -406,13 +406,13 @@ async def test_content_parts_are_the_same_as_text(engine: Engine, question: Any)
 
 async def test_requests_share_the_engines_time_and_all_of_it(engine: Engine) -> None:
     await idle(engine)
-    before = engine.meter.read(now_us())
+    before = engine.accounts.read(now_us())
     asked = [request(chat(f"{QUESTION} ({i})", ignore_eos=True), max_tokens=4 + 4 * i) for i in range(6)]
     asked.append(request(chat(ignore_eos=True, n=2, temperature=1), max_tokens=8))
     began = now_us()
     await asyncio.gather(*(run(engine, one) for one in asked))
     await idle(engine)
-    after = engine.meter.read(now_us())
+    after = engine.accounts.read(now_us())
     used = [one.account.used_us for one in asked]
     assert sum(used) == after.busy_us - before.busy_us
     assert sum(used) <= now_us() - began
