@@ -22,6 +22,7 @@ from api import (
     response_follow,
     responses,
     tasks,
+    webhooks,
 )
 from api.access import AccessCache
 from api.live import LiveEvents
@@ -93,7 +94,7 @@ def create_app(settings: Settings) -> FastAPI:
     errors.install(app)
     openapi.install(app)
     openai = (chat, completions, responses, response_follow, models, files)
-    for resource in (*openai, tasks, events, health, metrics, *admin.RESOURCES):
+    for resource in (*openai, tasks, events, webhooks, health, metrics, *admin.RESOURCES):
         app.include_router(resource.router)
     return app
 

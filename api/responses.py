@@ -19,6 +19,7 @@ from api.response_object import render, response_object
 from api.response_stream import frames
 from api.sse import ClientGoneError, EventStream, unless_gone
 from api.state import ApiState, state_of
+from api.webhooks import check_webhook
 from core.ids import looks_like_id
 from core.lanes import Priority
 from core.states import FINAL, TaskState
@@ -50,6 +51,7 @@ async def create(request: Request, access: Caller) -> HttpResponse:
     raw, parsed = await read_json(request, state.settings.max_body_bytes)
     asked = validate(ResponseCreate, parsed)
     check_variants(asked)
+    await check_webhook(state, access.caller.tenant_id, asked.webhook)
     new, chat = await _prepare(state, access, asked)
     key = idempotency_of(request, raw)
     try:
@@ -131,6 +133,7 @@ async def _background(
         deadline_s=state.settings.task_ttl_s,
         max_attempts=state.settings.max_attempts,
         metadata=asked.metadata or {},
+        webhook=asked.webhook,
         response=new,
     )
     accepted = await accept(state, access, chat, terms, idempotency=key, answer=told)

@@ -18,6 +18,7 @@ from api.json import JsonResponse
 from api.sse import unless_gone
 from api.state import ApiState, state_of
 from api.task_object import poll_after_s, task_object
+from api.webhooks import check_webhook
 from core.failures import Failure, is_dead
 from core.ids import looks_like_id
 from core.lanes import Priority
@@ -84,6 +85,7 @@ async def create(request: Request, access: Caller) -> Response:
             "invalid_value",
             "body.stream",
         )
+    await check_webhook(state, access.caller.tenant_id, asked.webhook)
     wait_s = _wait_s(request.headers.get("prefer", ""))
     accepted = await accept(
         state,
@@ -95,6 +97,7 @@ async def create(request: Request, access: Caller) -> Response:
             deadline_s=asked.deadline_s or state.settings.task_ttl_s,
             max_attempts=state.settings.max_attempts,
             metadata=asked.metadata or {},
+            webhook=asked.webhook,
         ),
         idempotency=idempotency_of(request, raw),
         answer=lambda task: Earlier(task.id, 202, orjson.dumps(task_object(task)).decode()),

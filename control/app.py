@@ -16,10 +16,12 @@ from control.outbox import Outbox
 from control.recount import Recount
 from control.rescue import Rescue
 from control.retention import Retention
+from control.webhooks import Webhooks
 from runtime import metrics
 from runtime.logs import configure_logs
 from runtime.metrics_server import serve_metrics
 from runtime.resources import open_blobs, open_celery, open_database, open_redis, open_streams
+from runtime.sending import WebhookSender
 from runtime.settings import Settings
 from storage.depths import BrokerDepths
 
@@ -45,6 +47,9 @@ async def _serve(settings: Settings) -> None:
         Loop("retention", _RETENTION_EVERY_S, retention),
         Loop("files", settings.tick_s, FileRemoval(database, blobs, upload_s=settings.upload_s)),
     ]
+    sender = WebhookSender(private_allowed=settings.webhook_private)
+    webhooks = Webhooks(database, sender, settings.key_pepper.get_secret_value().encode())
+    loops.append(Loop("webhooks", settings.tick_s, webhooks))
     figures = Figures(database)
     loops.append(Loop("figures", _FIGURES_EVERY_S, figures, figures.rest))
     metrics.CONTROL_LEADING.set_function(lambda: float(leader.leading))
@@ -63,6 +68,7 @@ async def _serve(settings: Settings) -> None:
     except Exception as error:  # noqa: BLE001 - the lease runs out by itself
         log.warning("lead_not_left", error=type(error).__name__)
     outbox.close()
+    await webhooks.close()
     await redis.aclose()
     await broker.aclose()
     blobs.close()

@@ -31,6 +31,7 @@ class Terms:
     deadline_s: float  # from acceptance
     max_attempts: int
     metadata: dict[str, str] = field(default_factory=dict)
+    webhook: str | None = None  # the URL that is told of the end
     response: NewResponse | None = None  # what else it is
     task_id: str | None = None  # made here where the caller needs none beforehand
 
@@ -58,6 +59,7 @@ async def prepare(
         deadline_s=terms.deadline_s,
         max_attempts=terms.max_attempts,
         metadata=terms.metadata,
+        webhook=terms.webhook,
         response=terms.response,
     )
 

@@ -49,6 +49,7 @@ class Settings(BaseSettings):
     max_attempts: int = Field(default=3, ge=1)
     lease_s: float = Field(default=3.0, gt=0.2)  # a running task not renewed for this long is rescued
     stream_ttl_s: float = Field(default=3600.0, gt=0)  # of events and results in Redis, after the last event
+    webhook_private: bool = False  # webhooks may go to private networks and over plain HTTP: development
     idempotency_s: float = Field(default=24 * 3600.0, ge=900)  # for how long an idempotency key is known
     retention_s: float = Field(default=30 * 24 * 3600.0, gt=0)  # of bodies in Postgres; rows stay
 

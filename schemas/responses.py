@@ -99,6 +99,8 @@ class ResponseCreate(Strict):
     metadata: Metadata | None = None
     truncation: Literal["disabled"] | None = None
 
+    webhook: str | None = None  # Headrace's: the URL that is told of a background response's end
+
     # vLLM's and chat's; checked as the fields of a chat completion that they become.
     top_k: Any = None
     min_p: Any = None
@@ -123,6 +125,8 @@ class ResponseCreate(Strict):
     def _consistent(self) -> Self:
         if self.background and self.store is False:
             raise clash("store", "must not be false with background: there would be nothing to poll")
+        if self.webhook is not None and not self.background:
+            raise clash("webhook", "needs background: who waits is told anyway")
         if self.stream_options is not None and not self.stream:
             raise clash("stream_options", "needs stream")
         if self.top_logprobs is not None and not self.logprobs:

@@ -25,3 +25,4 @@ class TaskCreate(Strict):
     priority: Annotated[Priority, Field(strict=False)] | None = None
     deadline_s: Annotated[float, Field(gt=0, le=30 * 24 * 3600)] | None = None  # from acceptance
     metadata: Metadata | None = None
+    webhook: str | None = None  # the URL that is told of the end

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.failures import Failure
 from core.pricing import NOTHING, Usage, cost_usd_micros
 from core.states import TaskState
-from storage import attempts, idempotency, presence, responses, tasks
+from storage import attempts, idempotency, presence, responses, tasks, webhooks
 from storage.autocommit import autocommit
 from storage.records import Ending, Lost
 
@@ -89,6 +89,12 @@ async def purge_responses(database: AsyncEngine, *, grace_s: float, limit: int) 
     """Delete what deleted responses said, and those that were not to be stored; return how many."""
     async with database.begin() as connection:
         return await responses.purge_deleted(connection, grace_s=grace_s, limit=limit)
+
+
+async def forget_deliveries(database: AsyncEngine, *, older_s: float, limit: int) -> int:
+    """Delete ended deliveries of webhooks past their time; return how many."""
+    async with database.begin() as connection:
+        return await webhooks.delete_old(connection, older_s=older_s, limit=limit)
 
 
 async def forget_keys(database: AsyncEngine, *, older_s: float, limit: int) -> int:

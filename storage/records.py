@@ -64,6 +64,7 @@ class NewTask:
     metadata: dict[str, str] = field(default_factory=dict)
     retry_of: str | None = None
     traceparent: str | None = None  # W3C; None: not traced
+    webhook: str | None = None  # the URL that is told of the end
     response: NewResponse | None = None
 
 

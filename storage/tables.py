@@ -167,6 +167,8 @@ tasks = sa.Table(
     sa.Column("retry_of", sa.Text),  # the dead task that this one does again
     sa.Column("traceparent", sa.Text),  # W3C: the trace that the task belongs to; null: not traced
     sa.Column("metadata", JSONB, nullable=False, server_default="{}"),
+    sa.Column("webhook", sa.Text),  # the URL that is told of the end
+    sa.Column("webhook_at", sa.TIMESTAMP(True)),  # when its delivery was queued
     sa.CheckConstraint(one_of("state", TaskState), name="state"),
     sa.CheckConstraint(one_of("priority", Priority), name="priority"),
     sa.CheckConstraint(one_of("length_class", LengthClass), name="length_class"),
@@ -193,6 +195,11 @@ tasks = sa.Table(
         "ix_tasks_unpurged",
         "finished_at",
         postgresql_where=sa.text("purged_at IS NULL AND finished_at IS NOT NULL"),
+    ),
+    sa.Index(
+        "ix_tasks_webhook",
+        "finished_at",
+        postgresql_where=sa.text("webhook IS NOT NULL AND webhook_at IS NULL AND finished_at IS NOT NULL"),
     ),
     sa.Index("ix_tasks_running", "id", postgresql_where=sa.text(one_of("state", RUNNING))),
     # leases are renewed every second: no index on lease_expires_at keeps those updates heap-only
@@ -221,6 +228,59 @@ responses = sa.Table(
     created_at(),
     sa.Column("deleted_at", sa.TIMESTAMP(True)),  # unknown from then on, and purged once its task is final
     sa.Index("ix_responses_deleted", "deleted_at", postgresql_where=sa.text("deleted_at IS NOT NULL")),
+)
+
+webhook_secrets = sa.Table(
+    "webhook_secrets",
+    metadata,
+    sa.Column(
+        "id", sa.Text, primary_key=True
+    ),  # the secret is derived from it, under the deployment's pepper
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False, index=True),
+    created_at(),
+    sa.Column("expires_at", sa.TIMESTAMP(True)),  # set when it was replaced: both sign until then
+)
+
+webhook_deliveries = sa.Table(
+    "webhook_deliveries",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),  # the webhook-id, the same at every try
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False, unique=True),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("type", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),  # JSON as it is signed and sent; no texts
+    sa.Column("state", sa.Text, nullable=False, server_default="pending"),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),  # begun
+    sa.Column("next_at", sa.TIMESTAMP(True), server_default=sa.func.now()),  # null: nothing more is sent
+    created_at(),
+    sa.CheckConstraint("state IN ('delivered', 'disabled', 'failed', 'pending')", name="state"),
+    sa.CheckConstraint("(state = 'pending') = (next_at IS NOT NULL)", name="pending_has_time"),
+    sa.Index("ix_webhook_deliveries_tenant_list", "tenant_id", "id"),
+    sa.Index(
+        "ix_webhook_deliveries_due", "tenant_id", "next_at", postgresql_where=sa.text("next_at IS NOT NULL")
+    ),
+)
+
+webhook_attempts = sa.Table(
+    "webhook_attempts",
+    metadata,
+    sa.Column("delivery_id", sa.ForeignKey("webhook_deliveries.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True),
+    sa.Column("status_code", sa.SmallInteger),  # null: there was no answer
+    sa.Column("error", sa.Text),  # why not, or what was wrong with it
+    sa.Column("duration_ms", sa.Integer, nullable=False),
+    created_at(),
+)
+
+webhooks_disabled = sa.Table(
+    "webhooks_disabled",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("url", sa.Text, nullable=False),  # answered 410: it wants no more
+    created_at(),
+    sa.UniqueConstraint("tenant_id", "url"),
 )
 
 idempotency_keys = sa.Table(

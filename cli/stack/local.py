@@ -241,6 +241,7 @@ class LocalStack:
                 "HEADRACE_BROKER_URL": valkey.url_of(0),
                 "HEADRACE_STREAMS_URL": valkey.url_of(1),
                 "HEADRACE_KEY_PEPPER": folder.secret("key-pepper"),
+                "HEADRACE_WEBHOOK_PRIVATE": "true",  # receivers are on this machine too
                 "HEADRACE_API_HOST": LOOPBACK,
                 "HEADRACE_API_PORT": str(ports["api"]),
                 "HEADRACE_ENGINE": self.options.engine,

@@ -12,9 +12,10 @@ from core.scopes import Scope
 from services.cancel import cancel
 from services.manage_keys import add_key, revoke_key
 from services.manage_tenants import change_tenant
+from services.manage_webhooks import create_secret
 from services.register import create_key, new_id
 from services.submit import submit
-from storage import identities
+from storage import identities, webhooks
 from storage.audit import Actor
 from storage.records import Caller, NewResponse
 from tests.support.seeds import MODEL, PEPPER, new_task, seed_caller, seed_task
@@ -78,6 +79,20 @@ async def _response(world: World) -> str:
     return response.id
 
 
+async def _secret(world: World) -> str:
+    made = await create_secret(world.database, world.owner.tenant_id, pepper=PEPPER, overlap_s=60.0)
+    return made[0]
+
+
+async def _disabled(world: World) -> str:
+    disabled_id = new_id("whd")
+    async with world.database.begin() as connection:
+        await webhooks.disable(
+            connection, disabled_id, world.owner.tenant_id, f"https://a.test/{disabled_id}"
+        )
+    return disabled_id
+
+
 async def _file(world: World) -> str:
     upload = {"file": ("lines.jsonl", b"{}\n")}
     return str((await world.call("POST", "/v1/files", files=upload, data={"purpose": "batch"}))["id"])
@@ -103,6 +118,8 @@ async def _tenant(_: World) -> str:
 SEEDS: dict[str, Callable[[World], Awaitable[str]]] = {
     "task_id": _task,
     "response_id": _response,
+    "secret_id": _secret,
+    "disabled_id": _disabled,
     "file_id": _file,
     "model": _model,
     "key": _key,
