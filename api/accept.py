@@ -5,13 +5,14 @@ from dataclasses import replace
 
 from api.state import ApiState
 from runtime import metrics
+from runtime.granted import too_many_open
 from runtime.prepare import Terms, prepare
 from runtime.tracing import current_request
 from schemas.errors import RequestError, overloaded
 from schemas.generation import Generation
 from services.authenticate import Access
 from services.once import Earlier, IdempotencyKey, KeyInFlightError, KeyReusedError
-from services.submit import submit
+from services.submit import TooManyOpenError, submit
 from storage.outbox import Outgoing
 from storage.records import Task
 
@@ -42,6 +43,8 @@ async def accept(
         accepted = await submit(state.database, new, idempotency, answer)
     except (KeyReusedError, KeyInFlightError) as error:
         raise refusal_of(error) from error
+    except TooManyOpenError as error:
+        raise too_many_open(new.lane.model, error.limit) from error
     if isinstance(accepted, Task):
         metrics.count_accepted(new.lane, new.caller.tenant_class)
         state.publisher.put(Outgoing(new.id, new.lane, new.traceparent))

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from cli.admin import app as admin_app
+
 if TYPE_CHECKING:
     from runtime.settings import Settings
 
@@ -21,10 +23,7 @@ MetricsPort = Annotated[
 ]
 model_app = typer.Typer(help="Models and who may use them.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
-key_app = typer.Typer(help="API keys of tenants.", no_args_is_help=True)
-app.add_typer(key_app, name="key")
-tasks_app = typer.Typer(help="Tasks of all tenants, over the database.", no_args_is_help=True)
-app.add_typer(tasks_app, name="tasks")
+app.add_typer(admin_app, name="admin")
 
 
 @app.command()
@@ -93,9 +92,9 @@ def bootstrap(
     """Create the first tenant and the first keys; does nothing where a file holds a key in force."""
     if key_file is None and admin_key_file is None:
         raise typer.BadParameter("give --key-file, --admin-key-file or both")
-    import cli.admin
+    import cli.setup
 
-    cli.admin.bootstrap(key_file, tenant, admin_key_file)
+    cli.setup.bootstrap(key_file, tenant, admin_key_file)
 
 
 @model_app.command("add")
@@ -125,9 +124,9 @@ def model_add(
     ] = None,
 ) -> None:
     """Register a model, or change its registration, and grant it to a tenant."""
-    import cli.admin
+    import cli.setup
 
-    cli.admin.add_model(
+    cli.setup.add_model(
         name,
         path,
         max_model_len=max_model_len,
@@ -209,43 +208,6 @@ def bench(
     import bench.main
 
     raise typer.Exit(bench.main.run(name, json=json, quick=quick, engine=engine))
-
-
-@key_app.command("create")
-def key_create(
-    name: Annotated[str, typer.Option(help="What it is for.")],
-    tenant: Annotated[str, typer.Option(help="Created when missing.")] = "default",
-) -> None:
-    """Create an API key and print it; it is not stored and can't be shown again."""
-    import cli.admin
-
-    cli.admin.print_new_key(tenant, name)
-
-
-@key_app.command("revoke")
-def key_revoke(
-    key: Annotated[str, typer.Argument(help="The key, or its first 15 characters, which are no secret.")],
-) -> None:
-    """Revoke an API key; it is refused everywhere within a second."""
-    import cli.admin
-
-    raise typer.Exit(cli.admin.revoke(key))
-
-
-@tasks_app.command("dead")
-def tasks_dead(limit: Annotated[int, typer.Option(min=1, max=1000)] = 50) -> None:
-    """List the tasks of all tenants that ran out of attempts, newest first."""
-    import cli.admin
-
-    cli.admin.print_dead(limit)
-
-
-@tasks_app.command("retry")
-def tasks_retry(task_id: str) -> None:
-    """Do a failed task again, as a new task whose id is printed."""
-    import cli.admin
-
-    raise typer.Exit(cli.admin.retry_task(task_id))
 
 
 def _settings(**given: Any) -> "Settings":

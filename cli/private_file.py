@@ -14,3 +14,11 @@ def write_private(file: Path, text: str) -> None:
         writer.flush()
         os.fsync(descriptor)
     fresh.replace(file)
+
+
+def can_write(file: Path) -> None:
+    """Make sure that such a file can be written there, changing nothing. Raises: OSError."""
+    probe = file.with_name(file.name + ".new")
+    probe.unlink(missing_ok=True)
+    os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    probe.unlink()

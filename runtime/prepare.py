@@ -10,6 +10,7 @@ import structlog
 
 from core.lanes import Lane, Priority
 from core.lengths import ContextLengthExceededError, Lengths, fit_lengths
+from runtime.granted import refuse_beyond_grant
 from runtime.prompts import count_prompts
 from runtime.tokenizers import Tokenizers
 from schemas.chat import ChatCompletionRequest
@@ -48,6 +49,15 @@ async def prepare(
     body = request.engine_body()
     encoded = _encode(body)
     lengths = await _measure(tokenizers, model, request, body, within)
+    refuse_beyond_grant(
+        model,
+        url=terms.url,
+        priority=terms.priority,
+        lengths=lengths,
+        within=within,
+        prompt_field=request.prompt_field,
+        output_field=request.output_field,
+    )
     return NewTask(
         id=terms.task_id or new_id("task"),
         caller=access.caller,
@@ -61,6 +71,7 @@ async def prepare(
         metadata=terms.metadata,
         webhook=terms.webhook,
         response=terms.response,
+        max_open_tasks=model.limits.max_open_tasks,
     )
 
 

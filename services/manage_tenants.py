@@ -23,13 +23,24 @@ async def require_tenant(connection: AsyncConnection, id_or_name: str, *, lock: 
 
 
 async def add_tenant(
-    database: AsyncEngine, actor: Actor, name: str, *, retention_s: float | None, store: bool
+    database: AsyncEngine,
+    actor: Actor,
+    name: str,
+    *,
+    tenant_class: str = "default",
+    retention_s: float | None = None,
+    store: bool = True,
 ) -> Tenant:
     """Make a tenant, which has no key and no model yet. Raises: ConflictError when the name is taken."""
     try:
         async with changing(database, actor) as change:
             added = await tenants.insert_tenant(
-                change.connection, new_id("tenant"), name, retention_s=retention_s, store=store
+                change.connection,
+                new_id("tenant"),
+                name,
+                tenant_class=tenant_class,
+                retention_s=retention_s,
+                store=store,
             )
             await change.record("tenant.create", added.id, tenant_id=added.id, after=added)
             return added
@@ -40,7 +51,7 @@ async def add_tenant(
 async def change_tenant(
     database: AsyncEngine, actor: Actor, id_or_name: str, changes: dict[str, Any], *, of: str
 ) -> Tenant:
-    """Change `disabled`, `retention_s` or `store`; `of` is the tenant who asks.
+    """Change `disabled`, `class`, `retention_s` or `store`; `of` is the tenant who asks.
 
     Raises: MissingError; ConflictError when who asks would lock itself out.
     """

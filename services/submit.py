@@ -5,10 +5,18 @@ from collections.abc import Callable
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from services.once import IdempotencyKey, find_earlier, remember
-from storage import tasks
+from storage import grants, tasks
 from storage.autocommit import autocommit
 from storage.idempotency import Earlier
 from storage.records import NewTask, Task
+
+
+class TooManyOpenError(Exception):
+    """As many tasks of the tenant for the model are queued or running as its grant allows."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
 
 
 async def submit(
@@ -19,12 +27,15 @@ async def submit(
 ) -> Task | Earlier:
     """Accept a task and return it, or what was accepted earlier under the same key.
 
-    `answer` says what the caller will be told, to be told again. Raises: KeyReusedError, KeyInFlightError.
+    `answer` says what the caller will be told, to be told again. Raises: KeyReusedError, KeyInFlightError,
+    TooManyOpenError.
     """
-    if idempotency is None:
+    if idempotency is None and new.max_open_tasks is None:
         async with autocommit(database) as connection:
             return await _insert(connection, new)
     async with database.begin() as connection:
+        if idempotency is None:
+            return await _insert(connection, new)
         earlier = await find_earlier(connection, new.caller.tenant_id, idempotency)
         if earlier is not None:
             return earlier
@@ -35,5 +46,15 @@ async def submit(
 
 
 async def _insert(connection: AsyncConnection, new: NewTask) -> Task:
+    if new.max_open_tasks is not None:
+        await _require_room(connection, new, new.max_open_tasks)
     times = await tasks.insert_tasks(connection, [new])
     return Task.accepted(new, *times[new.id])
+
+
+async def _require_room(connection: AsyncConnection, new: NewTask, limit: int) -> None:
+    tenant_id, model = new.caller.tenant_id, new.lane.model
+    # under the grant's lock no two submits count the same tasks, on whichever API process they are
+    await grants.get_grant(connection, tenant_id, model)
+    if await tasks.count_open(connection, model, tenant_id) >= limit:
+        raise TooManyOpenError(limit)

@@ -23,7 +23,8 @@ WITH locked AS MATERIALIZED (
   SELECT id FROM tasks WHERE id = ANY(:ids) AND state = 'queued' AND model = :model AND deadline_at > now()
   ORDER BY id FOR UPDATE
 ), granted AS (
-  SELECT t.id, n.class FROM locked JOIN tasks t USING (id) JOIN tenants n ON n.id = t.tenant_id
+  SELECT t.id, n.class FROM locked JOIN tasks t USING (id)
+  JOIN tenants n ON n.id = t.tenant_id AND n.disabled_at IS NULL
   JOIN grants g ON g.tenant_id = t.tenant_id AND g.model = t.model
 )
 UPDATE tasks t SET
@@ -72,12 +73,14 @@ async def claim(
 
 _UNGRANTED = sa.text("""
 SELECT t.id FROM tasks t WHERE t.id = ANY(:ids) AND t.state = 'queued'
-  AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.tenant_id = t.tenant_id AND g.model = t.model)
+  AND NOT EXISTS (
+    SELECT 1 FROM grants g JOIN tenants n ON n.id = g.tenant_id AND n.disabled_at IS NULL
+    WHERE g.tenant_id = t.tenant_id AND g.model = t.model)
 """).bindparams(_IDS)
 
 
 async def find_ungranted(connection: AsyncConnection, task_ids: Sequence[str]) -> list[str]:
-    """Say which of these queued tasks' tenants lost their grant since they were accepted."""
+    """Say which of these queued tasks' tenants lost their grant since they were accepted, or were disabled."""
     return [row.id for row in await connection.execute(_UNGRANTED, {"ids": list(task_ids)})]
 
 

@@ -66,6 +66,7 @@ class NewTask:
     traceparent: str | None = None  # W3C; None: not traced
     webhook: str | None = None  # the URL that is told of the end
     response: NewResponse | None = None
+    max_open_tasks: int | None = None  # of its tenant and model, this one included; None: any number
 
 
 @dataclass(frozen=True, slots=True)

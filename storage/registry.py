@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from core.grants import NO_LIMITS, GrantLimits
 from core.lanes import LengthBounds
 from storage.grants import LIMITS, limits_of
+from storage.paging import Page, read_page
 from storage.records import Model
 from storage.tables import grants, models
 
@@ -54,12 +55,24 @@ async def get_model(connection: AsyncConnection, name: str) -> Model | None:
     return _model(row) if row else None
 
 
+async def list_models(connection: AsyncConnection, page: Page) -> tuple[list[Model], bool]:
+    """List registered models by name, whoever may use them, and whether there are more."""
+    rows, has_more = await read_page(connection, sa.select(models), models.c.name, page)
+    return [_model(row) for row in rows], has_more
+
+
+async def delete_model(connection: AsyncConnection, name: str) -> None:
+    """Delete a registration, with its grants and prices."""
+    await connection.execute(sa.delete(models).where(models.c.name == name))
+
+
 def _model(row: sa.Row[tuple[object, ...]], limits: GrantLimits = NO_LIMITS) -> Model:
     return Model(
         name=row.name,
         path=row.path,
         max_model_len=row.max_model_len,
-        default_max_tokens=row.default_max_tokens,
+        # what a request gets that asks for nothing must be something that it may have
+        default_max_tokens=_least(row.default_max_tokens, limits.max_output_tokens),
         bounds=LengthBounds(row.short_tokens, row.medium_tokens),
         owned_by=row.owned_by,
         created_at=row.created_at,
@@ -67,3 +80,7 @@ def _model(row: sa.Row[tuple[object, ...]], limits: GrantLimits = NO_LIMITS) -> 
         tool_parser=row.tool_parser,
         reasoning_parser=row.reasoning_parser,
     )
+
+
+def _least(*values: int | None) -> int | None:
+    return min((value for value in values if value is not None), default=None)

@@ -180,6 +180,8 @@ tasks = sa.Table(
     sa.CheckConstraint("attempt >= 0 AND failures >= 0 AND failures <= attempt", name="attempt"),
     sa.CheckConstraint("state <> 'completed' OR usage_output_tokens IS NOT NULL", name="completed_has_usage"),
     sa.Index("ix_tasks_tenant_list", "tenant_id", "id"),
+    sa.Index("ix_tasks_open", "tenant_id", "model", postgresql_where=sa.text("finished_at IS NULL")),
+    sa.Index("ix_tasks_failed", "id", postgresql_where=sa.text("state = 'failed'")),
     sa.Index(
         "ix_tasks_queued",
         "model",

@@ -7,7 +7,7 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from core.failures import Failure, is_dead
+from core.failures import Failure
 from core.lanes import Lane, LengthClass, Priority
 from core.states import FINAL, TaskState
 from storage.ledger import COUNTED, PRICES, USED, charge_queued
@@ -75,11 +75,12 @@ async def insert_tasks(
     return {row.id: (row.created_at, row.deadline_at) for row in inserted}
 
 
-async def get_task(connection: AsyncConnection, tenant_id: str, task_id: str) -> Task | None:
-    """Read one task of a tenant; another tenant's id is as unknown as a made-up one."""
-    row = (
-        await connection.execute(SELECT_TASK.where(tasks.c.id == task_id, tasks.c.tenant_id == tenant_id))
-    ).one_or_none()
+async def get_task(connection: AsyncConnection, tenant_id: str | None, task_id: str) -> Task | None:
+    """Read one task of a tenant; another tenant's id is as unknown as a made-up one. None: whoever's it is."""
+    query = SELECT_TASK.where(tasks.c.id == task_id)
+    if tenant_id is not None:
+        query = query.where(tasks.c.tenant_id == tenant_id)
+    row = (await connection.execute(query)).one_or_none()
     return Task.of(row) if row else None
 
 
@@ -101,16 +102,21 @@ async def get_payload(connection: AsyncConnection, task_id: str) -> tuple[str, s
 
 async def list_tasks(
     connection: AsyncConnection,
-    tenant_id: str,
+    tenant_id: str | None,
     *,
     limit: int,
     newest_first: bool,
     after: str | None,
     states: Sequence[TaskState] = (),
     failures: Sequence[Failure] = (),
+    model: str | None = None,
 ) -> list[Task]:
-    """List a tenant's tasks by id, which is by time; `after` is exclusive."""
-    query = SELECT_TASK.where(tasks.c.tenant_id == tenant_id)
+    """List a tenant's tasks by id, which is by time; `after` is exclusive. `tenant_id` None: everybody's."""
+    query = SELECT_TASK
+    if tenant_id is not None:
+        query = query.where(tasks.c.tenant_id == tenant_id)
+    if model is not None:
+        query = query.where(tasks.c.model == model)
     if failures:
         query = query.where(tasks.c.failure.in_([failure.value for failure in failures]))
     if states:
@@ -150,14 +156,6 @@ async def get_dead(connection: AsyncConnection, task_id: str, tenant_id: str | N
         retry_of=row.id,
         webhook=row.webhook,
     )
-
-
-async def list_dead(connection: AsyncConnection, *, limit: int) -> list[Task]:
-    """List every tenant's tasks that ran out of attempts, newest first."""
-    reasons = [failure.value for failure in Failure if is_dead(failure)]
-    query = SELECT_TASK.where(tasks.c.state == TaskState.FAILED.value, tasks.c.failure.in_(reasons))
-    rows = await connection.execute(query.order_by(tasks.c.id.desc()).limit(limit))
-    return [Task.of(row) for row in rows]
 
 
 async def final_states(connection: AsyncConnection, task_ids: Sequence[str]) -> dict[str, TaskState]:
@@ -220,6 +218,14 @@ async def end_queued(
         {"id": task_id, "state": state, "failure": failure, "message": message, "limit": 1},
     )
     return bool(await charge_queued(connection, rows.all(), failure))
+
+
+async def count_open(connection: AsyncConnection, model: str, tenant_id: str | None = None) -> int:
+    """Count the tasks for a model that are queued or running, of one tenant or of all."""
+    query = sa.select(sa.func.count()).where(tasks.c.finished_at.is_(None), tasks.c.model == model)
+    if tenant_id is not None:
+        query = query.where(tasks.c.tenant_id == tenant_id)
+    return int((await connection.execute(query)).scalar_one())
 
 
 async def count_queued(connection: AsyncConnection) -> dict[tuple[str, str, str], int]:

@@ -21,11 +21,20 @@ class Tenant:
     created_at: datetime
     disabled_at: datetime | None
     retention_s: float | None  # of bodies; None: the deployment's
+    tenant_class: str  # what metrics show instead of the tenant
     store: bool  # False: bodies go once they are delivered
 
 
 def _of(row: Any) -> Tenant:
-    return Tenant(row.id, row.name, row.created_at, row.disabled_at, row.retention_s, row.store)
+    return Tenant(
+        id=row.id,
+        name=row.name,
+        created_at=row.created_at,
+        disabled_at=row.disabled_at,
+        retention_s=row.retention_s,
+        tenant_class=row._mapping["class"],
+        store=row.store,
+    )
 
 
 async def ensure_tenant(connection: AsyncConnection, tenant_id: str, name: str) -> str:
@@ -38,10 +47,22 @@ async def ensure_tenant(connection: AsyncConnection, tenant_id: str, name: str) 
 
 
 async def insert_tenant(
-    connection: AsyncConnection, tenant_id: str, name: str, *, retention_s: float | None, store: bool
+    connection: AsyncConnection,
+    tenant_id: str,
+    name: str,
+    *,
+    tenant_class: str,
+    retention_s: float | None,
+    store: bool,
 ) -> Tenant:
     """Add a tenant. Raises: IntegrityError when the name is taken."""
-    values = {"id": tenant_id, "name": name, "retention_s": retention_s, "store": store}
+    values = {
+        "id": tenant_id,
+        "name": name,
+        "class": tenant_class,
+        "retention_s": retention_s,
+        "store": store,
+    }
     return _of((await connection.execute(tenants.insert().values(values).returning(tenants))).one())
 
 

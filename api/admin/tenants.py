@@ -23,6 +23,7 @@ def _object(tenant: Tenant) -> dict[str, Any]:
         "name": tenant.name,
         "created_at": seconds_of(tenant.created_at),
         "disabled_at": seconds_of(tenant.disabled_at),
+        "class": tenant.tenant_class,
         "retention_s": tenant.retention_s,
         "store": tenant.store,
     }
@@ -41,7 +42,14 @@ async def create(request: Request, actor: Administrator) -> dict[str, Any]:
     asked = await read_body(request, TenantCreate)
     database = state_of(request).database
     return _object(
-        await add_tenant(database, actor, asked.name, retention_s=asked.retention_s, store=asked.store)
+        await add_tenant(
+            database,
+            actor,
+            asked.name,
+            tenant_class=asked.class_,
+            retention_s=asked.retention_s,
+            store=asked.store,
+        )
     )
 
 
@@ -54,6 +62,6 @@ async def get(request: Request, tenant: str) -> dict[str, Any]:
 @router.patch("/tenants/{tenant}", openapi_extra=takes(TenantChange))
 async def change(request: Request, actor: Administrator, access: Admin, tenant: str) -> dict[str, Any]:
     """Disable or enable a tenant, or change how long its prompts and outputs are kept."""
-    changes = (await read_body(request, TenantChange)).model_dump(exclude_unset=True)
+    changes = (await read_body(request, TenantChange)).model_dump(exclude_unset=True, by_alias=True)
     database = state_of(request).database
     return _object(await change_tenant(database, actor, tenant, changes, of=access.caller.tenant_id))

@@ -87,5 +87,17 @@ ROWS = [
     Row("PATCH", "/v1/admin/keys/{key}", ADMIN, NO_BODY),
     Row("POST", "/v1/admin/keys/{key}/rotate", ADMIN, NO_BODY),
     Row("POST", "/v1/admin/keys/{key}/revoke", ADMIN, 200),
+    Row("GET", "/v1/admin/grants", ADMIN, 200),
+    Row("PUT", "/v1/admin/tenants/{tenant}/grants/{model:path}", ADMIN, NO_BODY),
+    Row(
+        "DELETE", "/v1/admin/tenants/{tenant}/grants/{model:path}", ADMIN, 404
+    ),  # that tenant was granted nothing
+    Row("GET", "/v1/admin/models", ADMIN, 200),
+    Row("GET", "/v1/admin/models/{model:path}", ADMIN, 200),
+    Row("PUT", "/v1/admin/models/{model:path}", ADMIN, NO_BODY),
+    Row("DELETE", "/v1/admin/models/{model:path}", ADMIN, 409),  # in use
+    Row("GET", "/v1/admin/tasks", ADMIN, 200),
+    Row("GET", "/v1/admin/tasks/{task_id}", ADMIN, 200),
+    Row("POST", "/v1/admin/tasks/{task_id}/retry", ADMIN, 409),
     Row("GET", "/v1/admin/audit", ADMIN, 200),
 ]

@@ -35,6 +35,7 @@ class World:
     async def make(self) -> "World":
         """Fill the database."""
         self.owner = await seed_caller(self.database, "owner")
+        await seed_task(self.database, self.owner)  # keeps the model in use
         for name in ("revoked", "expired", "all", *Scope):
             self.keys[name] = await self._key(
                 "owner", name, [Scope(name)] if name in list(Scope) else list(Scope)
@@ -111,7 +112,7 @@ async def _model(_: World) -> str:
 
 
 async def _tenant(_: World) -> str:
-    return "owner"
+    return "other"
 
 
 # path parameter → how to make one that belongs to tenant `owner`

@@ -1,0 +1,61 @@
+"""`headrace admin model`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.admin.connect import connected, show
+
+NAME = "model"
+app = typer.Typer(help="Registered models, whoever may use them.", no_args_is_help=True)
+_COLUMNS = ("id", "path", "max_model_len", "default_max_tokens", "short_tokens", "medium_tokens")
+
+
+@app.command("list")
+def list_(context: typer.Context) -> None:
+    """List registered models."""
+    with connected(context) as admin:
+        show(context, admin.list("/models"), _COLUMNS)
+
+
+@app.command()
+def put(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="What callers send as `model`.")],
+    path: Annotated[Path, typer.Option(help="Folder of the model, as API and workers see it.")],
+    max_model_len: Annotated[
+        int | None, typer.Option(min=16, help="Tokens of prompt and output together. Default: the model's.")
+    ] = None,
+    default_max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="For requests that ask for none. Default: fill the context.")
+    ] = None,
+    short: Annotated[int, typer.Option(min=1, help="Upper bound of the short class, tokens.")] = 512,
+    medium: Annotated[int, typer.Option(min=2, help="Upper bound of the medium class, tokens.")] = 2048,
+    tool_parser: Annotated[
+        str | None,
+        typer.Option(help="vLLM's parser of the model's tool calls. Default: no tools are served."),
+    ] = None,
+    reasoning_parser: Annotated[
+        str | None, typer.Option(help="vLLM's parser of the model's reasoning. Default: all is answer.")
+    ] = None,
+) -> None:
+    """Register a model, or change its registration."""
+    body = {
+        "path": str(path),
+        "max_model_len": max_model_len,
+        "default_max_tokens": default_max_tokens,
+        "short_tokens": short,
+        "medium_tokens": medium,
+        "tool_parser": tool_parser,
+        "reasoning_parser": reasoning_parser,
+    }
+    with connected(context) as admin:
+        show(context, [admin.call("PUT", f"/models/{name}", body)], _COLUMNS)
+
+
+@app.command()
+def delete(context: typer.Context, name: str) -> None:
+    """Take a model out of service, with its grants; refused while tasks for it are queued or running."""
+    with connected(context) as admin:
+        show(context, [admin.call("DELETE", f"/models/{name}")], ("id", "deleted"))
