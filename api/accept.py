@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from api.limits import draw, put_back
 from api.state import ApiState
 from runtime import metrics
 from runtime.granted import too_many_open
@@ -39,9 +40,11 @@ async def accept(
     request_trace = current_request()
     if request_trace is not None and (context := request_trace.begin(new.id)) is not None:
         new = replace(new, traceparent=str(context))
+    new = await draw(state, access, new)
     try:
         accepted = await submit(state.database, new, idempotency, answer)
     except (KeyReusedError, KeyInFlightError) as error:
+        await put_back(state, new)
         raise refusal_of(error) from error
     except TooManyOpenError as error:
         raise too_many_open(new.lane.model, error.limit) from error
@@ -50,6 +53,8 @@ async def accept(
         state.publisher.put(Outgoing(new.id, new.lane, new.traceparent))
         if request_trace is not None:
             request_trace.admitted(new)
+    else:
+        await put_back(state, new)
     return accepted
 
 

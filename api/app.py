@@ -34,6 +34,7 @@ from runtime.publishing import PublishingThread
 from runtime.resources import open_blobs, open_celery, open_database, open_redis, open_streams
 from runtime.settings import Settings
 from runtime.tracing import open_tracer
+from storage.limits import RateLimiter
 
 log = structlog.get_logger()
 
@@ -57,6 +58,7 @@ async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
         access=AccessCache(database, settings.key_pepper.get_secret_value().encode()),
         backlog=Backlog(database),
         memory=MemoryAlarm((redis, broker), settings.memory_alarm_share),
+        limiter=RateLimiter(redis, settings.key_prefix),
     )
     publisher.start()
     await live.start()

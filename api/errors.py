@@ -9,6 +9,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.answer_headers import open_headers
 from api.json import JsonResponse
 from api.sse import ClientGoneError
 from runtime.metrics import REFUSALS, bounded
@@ -86,13 +87,18 @@ class RequestIds:
         request_id = given if sane else b"req_" + secrets.token_hex(12).encode()
         scope.setdefault("state", {})["request_id"] = request_id.decode()
 
+        added = open_headers()
         started = False
 
         async def send_with_id(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id)]
+                message["headers"] = [
+                    *message.get("headers", []),
+                    *((name.lower().encode(), value.encode()) for name, value in added.items()),
+                    (b"x-request-id", request_id),
+                ]
             await send(message)
 
         try:

@@ -14,6 +14,7 @@ from runtime.publishing import PublishingThread
 from runtime.settings import Settings
 from runtime.tokenizers import Tokenizers
 from storage.blobs import Blobs
+from storage.limits import RateLimiter
 from storage.streams import EventStreams
 
 
@@ -31,6 +32,7 @@ class ApiState:
     access: AccessCache
     backlog: Backlog
     memory: MemoryAlarm
+    limiter: RateLimiter
     tokenizers: Tokenizers = field(default_factory=Tokenizers)
 
 

@@ -35,6 +35,10 @@ class Usage:
         if not 0 <= self.cached_tokens <= self.prompt_tokens or self.output_tokens < 0:
             raise ValueError(f"impossible usage: {self}")
 
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.output_tokens
+
 
 NOTHING = Usage(0, 0, 0)
 

@@ -87,6 +87,9 @@ HTTP_SECONDS = _histogram(
     _LATENCY,
 )
 STREAMS_OPEN = _gauge("streams_open", "Tasks that are followed live by this process.")
+LIMITS_UNCHECKED = _counter(
+    "limits_unchecked_total", "Requests accepted without a look at their rate limits: Redis was away."
+)
 REFUSALS = _counter("refusals_total", "Requests refused, by error code.", ("reason",))
 WEBHOOKS = _counter(
     "webhook_deliveries_total",

@@ -72,6 +72,7 @@ async def prepare(
         webhook=terms.webhook,
         response=terms.response,
         max_open_tasks=model.limits.max_open_tasks,
+        choices=request.choices,
     )
 
 

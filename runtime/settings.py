@@ -42,6 +42,7 @@ class Settings(BaseSettings):
     sync_stream_s: float = Field(default=300.0, gt=0)  # a streamed synchronous call, from its start
     keepalive_s: float = Field(default=10.0, gt=0)  # comment frames on a silent stream
     memory_alarm_share: float = Field(default=0.7, gt=0, le=1)  # of a Redis server's maxmemory: 503 above it
+    limits_fail: Literal["open", "closed"] = "open"  # without Redis: accept unchecked, or refuse with 503
     max_queued_tasks: int = Field(default=100_000, ge=1)  # per lane; over it submit is refused with 503
 
     # Tasks

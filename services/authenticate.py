@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core import keys
+from core.limits import RateLimit
 from core.scopes import Scope
-from storage import identities, registry
+from storage import identities, limits, registry
 from storage.autocommit import autocommit
 from storage.records import Caller, Model
 
@@ -23,6 +24,7 @@ class Access:
     scopes: frozenset[Scope] = frozenset()
     name: str = ""  # of the key, for people
     disabled: bool = False  # its tenant is: nothing is open to it
+    limits: tuple[RateLimit, ...] = ()  # of the key, of its tenant, and of its tenant on models
 
 
 async def authenticate(database: AsyncEngine, key_text: str, pepper: bytes) -> Access | None:
@@ -35,12 +37,14 @@ async def authenticate(database: AsyncEngine, key_text: str, pepper: bytes) -> A
         if not keys.matches(key_text, pepper, stored.digest if stored else _NOBODYS) or stored is None:
             return None
         models = await registry.granted_models(connection, stored.tenant_id)
+        rates = await limits.limits_of(connection, stored.tenant_id, stored.id)
     return Access(
         Caller(stored.id, stored.tenant_id, stored.tenant_class),
         {model.name: model for model in models},
         stored.scopes,
         f"{lookup} ({stored.name})",
         stored.tenant_disabled,
+        tuple(rates),
     )
 
 

@@ -32,8 +32,9 @@ UPDATE tasks t SET
   started_at = coalesce(started_at, now()), lease_expires_at = now() + make_interval(secs => :lease_s)
 FROM granted, task_payloads p
 WHERE t.id = granted.id AND p.task_id = t.id
-RETURNING t.id, t.tenant_id, t.attempt, t.url, p.request, t.max_output_tokens, t.prompt_tokens, t.created_at,
-  t.priority, t.failures, t.preemptions, t.length_class, t.traceparent, granted.class AS tenant_class, {USED},
+RETURNING t.id, t.tenant_id, t.key_id, t.attempt, t.url, p.request, t.max_output_tokens, t.prompt_tokens,
+  t.reserved_tokens, t.created_at, t.priority, t.failures, t.preemptions, t.length_class, t.traceparent,
+  granted.class AS tenant_class, {USED},
   CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s,
   CAST(extract(epoch FROM now() - t.created_at) AS float8) AS waited_s,
   {PRICES}
@@ -64,6 +65,8 @@ async def claim(
             preemptions=row.preemptions,
             tariff=tariff_of(row.prices),
             used=used_of(row),
+            key_id=row.key_id,
+            reserved_tokens=row.reserved_tokens,
             tenant_class=row.tenant_class,
             traceparent=row.traceparent,
         )

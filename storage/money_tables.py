@@ -86,3 +86,25 @@ engine_time = sa.Table(
     sa.Column("ended", sa.Boolean, nullable=False, server_default=sa.false()),  # in order: nothing is missing
     sa.Index("ix_engine_time_day", "day"),
 )
+
+rate_limits = sa.Table(
+    "rate_limits",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("key_id", sa.ForeignKey("api_keys.id")),  # of one key; null: of the whole tenant
+    sa.Column("model", sa.ForeignKey("models.name", ondelete="CASCADE")),  # of the tenant on one model
+    sa.Column("requests_per_minute", sa.Integer),
+    sa.Column("tokens_per_minute", sa.Integer),
+    sa.Column("burst_requests", sa.Integer),  # null: a minute's worth
+    sa.Column("burst_tokens", sa.Integer),
+    created_at(),
+    sa.UniqueConstraint(
+        "tenant_id", "key_id", "model", name="uq_rate_limits_owner", postgresql_nulls_not_distinct=True
+    ),
+    sa.CheckConstraint("key_id IS NULL OR model IS NULL", name="one_owner"),
+    sa.CheckConstraint(
+        "requests_per_minute > 0 AND tokens_per_minute > 0 AND burst_requests > 0 AND burst_tokens > 0",
+        name="positive",
+    ),
+)

@@ -63,6 +63,8 @@ class NewTask:
     max_attempts: int
     metadata: dict[str, str] = field(default_factory=dict)
     retry_of: str | None = None
+    choices: int = 1  # outputs of that length that it may make
+    reserved_tokens: int | None = None  # drawn from the token limits, where there are any
     traceparent: str | None = None  # W3C; None: not traced
     webhook: str | None = None  # the URL that is told of the end
     response: NewResponse | None = None
@@ -185,6 +187,8 @@ class Claim:
     used: Used  # by the attempts before
     tenant_class: str = "default"
     traceparent: str | None = None  # W3C
+    key_id: str = ""
+    reserved_tokens: int | None = None  # of the token limits: what it does not use goes back
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
 from schemas.events import DELTA
+from storage.limits import Reserved, queue_give_back
 
 _NO_ATTEMPT = 2**31 - 1  # above every attempt number: who ends a task from outside fences all of them off
 FIRST_STORED = 2  # 1 is task.queued, which every reader derives from the task row
@@ -233,9 +234,19 @@ class EventStreams:
         sequence = earlier[-1].sequence + 1 if earlier else FIRST_STORED
         await self.append([Append(task_id, _NO_ATTEMPT, sequence, type, data)])
 
-    async def put_result(self, task_id: str, response: str) -> None:
-        """Keep a final response where polling callers find it without asking Postgres."""
-        await self._redis.set(self._result(task_id), response, ex=self._ttl_s)
+    async def put_result(
+        self, task_id: str, response: str | None, reserved: Reserved | None = None, used_tokens: int = 0
+    ) -> None:
+        """Keep a final response where polling callers find it without asking Postgres.
+
+        What the task `reserved` of its token limits and did not use goes back in the same round trip.
+        """
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            if response is not None:
+                pipeline.set(self._result(task_id), response, ex=self._ttl_s)
+            if reserved is not None and used_tokens < reserved.tokens:
+                queue_give_back(pipeline, self._prefix, reserved, reserved.tokens - used_tokens)
+            await pipeline.execute()  # without commands: nothing
 
     async def get_result(self, task_id: str) -> str | None:
         """Return the response of a final task, None once Redis no longer has it."""

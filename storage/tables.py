@@ -164,6 +164,7 @@ tasks = sa.Table(
     sa.Column("purged_at", sa.TIMESTAMP(True)),  # bodies deleted; lengths, times and counts stay
     sa.Column("preemptions", sa.Integer, nullable=False, server_default="0"),  # slots lent to a person
     sa.Column("ttft_ms", sa.Integer),  # from acceptance; null where the first token came from a lost attempt
+    sa.Column("reserved_tokens", sa.Integer),  # drawn from the token limits; null: there were none
     sa.Column("retry_of", sa.Text),  # the dead task that this one does again
     sa.Column("traceparent", sa.Text),  # W3C: the trace that the task belongs to; null: not traced
     sa.Column("metadata", JSONB, nullable=False, server_default="{}"),

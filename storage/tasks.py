@@ -24,7 +24,7 @@ WITH new AS (
   SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
     id text, tenant_id text, key_id text, model text, url text, priority text, length_class text,
     max_attempts int, prompt_tokens int, max_output_tokens int, deadline_s float8, metadata jsonb, request text,
-    retry_of text, traceparent text, webhook text, response jsonb)
+    retry_of text, traceparent text, webhook text, response jsonb, reserved_tokens int)
 ), payloads AS (
   INSERT INTO task_payloads (task_id, request) SELECT id, request FROM new
 ), responses AS (
@@ -34,10 +34,10 @@ WITH new AS (
   FROM new WHERE response IS NOT NULL
 )
   INSERT INTO tasks (id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
-                     max_output_tokens, deadline_at, metadata, retry_of, traceparent, webhook)
+                     max_output_tokens, deadline_at, metadata, retry_of, traceparent, webhook, reserved_tokens)
   SELECT id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
          max_output_tokens, now() + make_interval(secs => deadline_s), metadata, retry_of,
-         traceparent, webhook FROM new
+         traceparent, webhook, reserved_tokens FROM new
   RETURNING id, created_at, deadline_at
 """)
 
@@ -68,6 +68,7 @@ async def insert_tasks(
             "traceparent": task.traceparent,
             "webhook": task.webhook,
             "response": task.response,
+            "reserved_tokens": task.reserved_tokens,
         }
         for task in new
     ]

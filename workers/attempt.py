@@ -24,6 +24,7 @@ from core.states import TaskState
 from runtime import metrics
 from schemas import events
 from schemas.completion import whole_answer
+from storage.limits import Reserved
 from storage.records import Claim, Ending, Used
 from workers.accounts import Account
 from workers.body import choices
@@ -394,11 +395,12 @@ class Attempt:
 
     async def _announce(self, ending: Ending) -> None:
         """Say in Redis what Postgres has committed; a reader who misses it finds the row."""
-        if ending.response is not None:
-            try:
-                await self._session.streams.put_result(ending.task_id, ending.response)
-            except (RedisError, OSError) as error:
-                log.warning("result_not_cached", task_id=ending.task_id, error=str(error))
+        try:
+            await self._session.streams.put_result(
+                ending.task_id, ending.response, self._reserved(), ending.usage.total_tokens
+            )
+        except (RedisError, OSError) as error:
+            log.warning("result_not_cached", task_id=ending.task_id, error=str(error))
         data = events.final_data(
             ending.state,
             finish_reason=ending.finish_reason,
@@ -407,6 +409,12 @@ class Attempt:
             failure_message=ending.failure_message,
         )
         self._session.chunks.append(self._progress.final(events.FINAL[ending.state], data))
+
+    def _reserved(self) -> Reserved | None:
+        claim = self.claim
+        if claim.reserved_tokens is None:
+            return None
+        return Reserved(claim.tenant_id, claim.key_id, claim.lane.model, claim.reserved_tokens)
 
     def _response(self) -> str:
         info = self._session.engine.info
