@@ -53,6 +53,8 @@ class Task(BaseModel):
     error: Problem | None = None
     response: dict[str, Any] | None = None
 
+    raw: str = ""  # the JSON text that this was read from
+
     @property
     def final(self) -> bool:
         """Whether nothing more will happen to it."""
@@ -63,7 +65,8 @@ class Task(BaseModel):
         """The first choice's text; empty without a response."""
         if not self.response:
             return ""
-        return str(self.response["choices"][0]["message"]["content"] or "")
+        choice = self.response["choices"][0]
+        return str((choice["message"]["content"] if "message" in choice else choice["text"]) or "")
 
 
 class Event(BaseModel):
@@ -73,6 +76,15 @@ class Event(BaseModel):
 
     sequence: int
     type: str
+
+    @property
+    def text(self) -> str:
+        """What it adds to the first choice's text."""
+        choices = (self.model_extra or {}).get("choices", ())
+        first = next((choice for choice in choices if choice["index"] == 0), None)
+        if first is None:
+            return ""
+        return str((first["delta"].get("content") if "delta" in first else first.get("text")) or "")
 
 
 class ModelName(BaseModel):

@@ -9,6 +9,7 @@ Units: `*_s` seconds.
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ CHAT_URL = "/v1/chat/completions"
 _TRIES = 4  # of a request that found no server or no room
 _BACKOFF_S = 0.5
 _MAX_PAUSE_S = 10.0
+_PASSING = (429, 502, 503, 504)  # a proxy says some of them while a server starts again
 
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -47,6 +49,10 @@ class ApiError(ClientError):
     def __init__(self, status: int, message: str, code: str | None = None) -> None:
         super().__init__(f"{message} ({status}{f', {code}' if code else ''})")
         self.status, self.code = status, code
+
+
+class GoneError(ApiError):
+    """What was asked for is no longer kept."""
 
 
 @dataclass(slots=True)
@@ -73,6 +79,7 @@ class Client:
 
     api_url: str
     api_key: str = field(repr=False)
+    patience_s: float = 5.0  # with a server that is away, while following events
     timeout_s: float = 60.0  # without a byte from the server, which sends keep-alives more often
 
     async def __aenter__(self) -> Self:
@@ -98,26 +105,30 @@ class Client:
         self,
         body: dict[str, Any],
         *,
+        url: str = CHAT_URL,
         priority: Priority = Priority.STANDARD,
         deadline_s: float | None = None,
         metadata: dict[str, str] | None = None,
+        webhook: str | None = None,
     ) -> Task:
-        """Submit a chat completion as a task. Trying again can't submit it twice: it carries a key."""
-        asked: dict[str, Any] = {"url": CHAT_URL, "body": body, "priority": priority}
+        """Submit a request of a route as a task. Trying again can't submit it twice: it carries a key."""
+        asked: dict[str, Any] = {"url": url, "body": body, "priority": priority}
+        if webhook is not None:
+            asked["webhook"] = webhook
         if deadline_s is not None:
             asked["deadline_s"] = deadline_s
         if metadata:
             asked["metadata"] = metadata
         key = {"Idempotency-Key": secrets.token_urlsafe(16)}
-        return _read(Task, await self._request("POST", "/v1/tasks", json=asked, headers=key))
+        return _read_task(await self._request("POST", "/v1/tasks", json=asked, headers=key))
 
     async def task(self, task_id: str) -> Task:
         """Read a task."""
-        return _read(Task, await self._request("GET", f"/v1/tasks/{task_id}"))
+        return _read_task(await self._request("GET", f"/v1/tasks/{task_id}"))
 
     async def cancel(self, task_id: str) -> Task:
         """Ask for a task to be cancelled; one that is final stays as it is."""
-        return _read(Task, await self._request("POST", f"/v1/tasks/{task_id}/cancel"))
+        return _read_task(await self._request("POST", f"/v1/tasks/{task_id}/cancel"))
 
     async def poll(
         self, task_id: str, *, every_s: float, on_look: Callable[[Task], None] | None = None
@@ -136,29 +147,30 @@ class Client:
         try:
             async for _ in self.events(task_id):
                 pass
-        except ApiError as error:
-            if error.status != HTTPStatus.GONE:  # its events are no longer kept: it ended long ago
-                raise
+        except GoneError:
+            pass  # its events are no longer kept: it ended long ago
         return await self.poll(task_id, every_s=1.0)
 
     async def events(self, task_id: str, after: int = 0) -> AsyncIterator[Event]:
         """Yield a task's events above the cursor up to the final one, going on after lost connections."""
-        failures = 0
+        away_since: float | None = None
         while True:
             try:
                 url = f"/v1/tasks/{task_id}/events"
                 async with self._stream("GET", url, params={"starting_after": after}) as response:
+                    away_since = None
                     if response.status_code == HTTPStatus.NO_CONTENT:
                         return
                     async for data in _server_sent(response):
                         event = Event.model_validate_json(data)
-                        after, failures = event.sequence, 0
+                        after = event.sequence
                         yield event
                         if event.type in FINAL_STATES:
                             return
-            except UnreachableError:
-                failures += 1
-                if failures >= _TRIES:
+            except (UnreachableError, ApiError) as error:
+                passing = isinstance(error, UnreachableError) or error.status in _PASSING
+                away_since = away_since or time.monotonic()
+                if not passing or time.monotonic() - away_since > self.patience_s:
                     raise
             await asyncio.sleep(_BACKOFF_S)  # the server went away or ended the stream early
 
@@ -180,7 +192,7 @@ class Client:
             pause_s = _BACKOFF_S * tries
             try:
                 response = await self._http.request(method, url, **options)
-                if response.status_code not in (429, 503) or tries >= _TRIES:
+                if response.status_code not in _PASSING or tries >= _TRIES:
                     await _refuse(response)
                     return response
                 pause_s = _retry_after_s(response, pause_s)
@@ -209,6 +221,10 @@ def _read(kind: type[Answer], response: httpx.Response) -> Answer:
         raise ClientError(f"{response.url} gave an answer that isn't Headrace's: {error}") from error
 
 
+def _read_task(response: httpx.Response) -> Task:
+    return _read(Task, response).model_copy(update={"raw": response.text})
+
+
 async def _refuse(response: httpx.Response) -> None:
     """Raises: ApiError unless the status says success."""
     if response.is_success:
@@ -219,7 +235,8 @@ async def _refuse(response: httpx.Response) -> None:
         message, code = str(error["message"]), error.get("code")
     except (ValueError, KeyError, TypeError):
         message, code = text[:200] or response.reason_phrase, None
-    raise ApiError(response.status_code, message, code)
+    kind = GoneError if response.status_code == HTTPStatus.GONE else ApiError
+    raise kind(response.status_code, message, code)
 
 
 def _retry_after_s(response: httpx.Response, default_s: float) -> float:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.admin import app as admin_app
+from cli.tasks import cancel, result, submit, tail
 
 if TYPE_CHECKING:
     from runtime.settings import Settings
@@ -171,6 +172,10 @@ def worker(
     from workers.app import work
 
     raise typer.Exit(work(_settings(model=model, lanes=lanes, metrics_port=metrics_port)))
+
+
+for command in (submit, tail, result, cancel):
+    app.command()(command)
 
 
 @app.command()

@@ -59,6 +59,9 @@ class Shell:
         self._variables = folder / "variables"
         self._variables.touch()
         (folder / ".headrace").symlink_to(stack.data)
+        command = folder / "headrace"
+        command.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m cli \"$@\"\n")
+        command.chmod(0o755)
 
     def run(self, block: Block) -> str:
         """Its output. Raises: AssertionError where it fails."""
