@@ -123,6 +123,12 @@ def model_add(
     reasoning_parser: Annotated[
         str | None, typer.Option(help="vLLM's parser of the model's reasoning. Default: all is answer.")
     ] = None,
+    probe_prompt: Annotated[
+        str | None, typer.Option(help="What workers ask now and then to see that the model is well.")
+    ] = None,
+    probe_word: Annotated[
+        list[str] | None, typer.Option(help="In the answer to it, in any case; may be given again.")
+    ] = None,
 ) -> None:
     """Register a model, or change its registration, and grant it to a tenant."""
     import cli.setup
@@ -138,6 +144,8 @@ def model_add(
         tenant=tenant,
         tool_parser=tool_parser,
         reasoning_parser=reasoning_parser,
+        probe_prompt=probe_prompt,
+        probe_words=probe_word or (),
     )
 
 

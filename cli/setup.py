@@ -4,7 +4,7 @@ Everything after that is `headrace admin`, over HTTP.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import typer
@@ -76,9 +76,13 @@ def add_model(
     tenant: str,
     tool_parser: str | None,
     reasoning_parser: str | None,
+    probe_prompt: str | None,
+    probe_words: Sequence[str],
 ) -> None:
     """Register a model; `prices` are USD per million prompt, cached prompt and output tokens."""
     path = path.resolve()
+    if probe_words and not probe_prompt:
+        raise typer.BadParameter("--probe-word needs --probe-prompt")
     try:
         context = context_of(path, max_model_len)
         bounds = LengthBounds(short, medium)
@@ -97,6 +101,8 @@ def add_model(
             tenant=tenant,
             tool_parser=tool_parser,
             reasoning_parser=reasoning_parser,
+            probe_prompt=probe_prompt,
+            probe_words=probe_words,
         )
         print(f"model {name} registered and granted to tenant {tenant}")
 

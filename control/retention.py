@@ -4,7 +4,14 @@ from collections.abc import Mapping
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.tend import forget_deliveries, forget_keys, forget_workers, purge, purge_responses
+from services.tend import (
+    forget_deliveries,
+    forget_keys,
+    forget_worker_events,
+    forget_workers,
+    purge,
+    purge_responses,
+)
 
 _LIMIT = 1000
 _WORKER_UNSEEN_S = 60.0
@@ -24,5 +31,8 @@ class Retention:
             "responses": await purge_responses(self._database, grace_s=_ANSWERED_S, limit=_LIMIT),
             "deliveries": await forget_deliveries(self._database, older_s=self._retention_s, limit=_LIMIT),
             "keys": await forget_keys(self._database, older_s=self._keys_s, limit=_LIMIT),
+            "worker_events": await forget_worker_events(
+                self._database, older_s=self._retention_s, limit=_LIMIT
+            ),
             "workers": await forget_workers(self._database, unseen_s=_WORKER_UNSEEN_S),
         }

@@ -124,8 +124,9 @@ CLAIMS = _counter(
 )
 WORKER_RUNNING = _gauge("worker_running_tasks", "Attempts that run in this worker.", ("model",))
 WORKER_STATE = _gauge("worker_state", "1 for the state that the worker is in.", ("model", "state"))
+WORKER_HEALTH = _gauge("worker_health", "1 for the health that the worker is in.", ("model", "health"))
 WORKER_TRANSITIONS = _counter(
-    "worker_transitions_total", "Changes of a worker's state, by the new one.", ("model", "state", "reason")
+    "worker_transitions_total", "Changes of a worker's health, by the new one.", ("model", "health", "reason")
 )
 PROBES = _counter("worker_probes_total", "Known generations tried, by outcome.", ("model", "outcome"))
 PROBE_SECONDS = _histogram("worker_probe_seconds", "Time a known generation took.", ("model",), _LATENCY)

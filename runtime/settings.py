@@ -85,6 +85,8 @@ class Settings(BaseSettings):
     engine_args_file: Path | None = None  # JSON object of further AsyncEngineArgs
     engine_check_s: float = Field(default=5.0, gt=0)  # between two looks at the engine
     engine_stuck_s: float = Field(default=60.0, gt=0)  # no step for this long while requests run: rebuilt
+    health_window_s: float = Field(default=10.0, gt=0)  # step times are compared window by window
+    probe_s: float = Field(default=30.0, gt=0)  # between two known generations
     drain_s: float = Field(default=30.0, ge=0)  # running tasks may finish for this long after SIGTERM
     deterministic_step_s: float = Field(default=0.01, ge=0)  # the deterministic engine's time a token
 

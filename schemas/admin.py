@@ -103,6 +103,9 @@ class GrantPut(Strict):
         )
 
 
+ProbeText = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00]*$")]
+
+
 class ModelPut(Strict):
     """Body of PUT /v1/admin/models/{model}."""
 
@@ -115,6 +118,14 @@ class ModelPut(Strict):
     medium_tokens: Annotated[int, Field(ge=2, le=INT32_MAX)] = 2048
     tool_parser: Parser | None = None  # vLLM's parser of tool calls; null: no tools are served
     reasoning_parser: Parser | None = None  # vLLM's parser of reasoning; null: all is answer
+    probe_prompt: ProbeText | None = None  # what workers ask now and then to see that the model is well
+    probe_words: Annotated[list[ProbeText], Field(max_length=16)] = []  # all are in the answer, in any case
+
+    @model_validator(mode="after")
+    def _words_need_a_prompt(self) -> Self:
+        if self.probe_words and self.probe_prompt is None:
+            raise clash("probe_words", "needs probe_prompt")
+        return self
 
 
 class KeyRotate(Strict):

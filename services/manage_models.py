@@ -1,5 +1,7 @@
 """Register models, and take them out of service."""
 
+from collections.abc import Sequence
+
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.lanes import LengthBounds
@@ -22,6 +24,8 @@ async def put_model(
     bounds: LengthBounds,
     tool_parser: str | None,
     reasoning_parser: str | None,
+    probe_prompt: str | None,
+    probe_words: Sequence[str],
 ) -> Model:
     """Register a model, or change its registration; nobody is granted it by that."""
     async with changing(database, actor) as change:
@@ -35,6 +39,8 @@ async def put_model(
             bounds=bounds,
             tool_parser=tool_parser,
             reasoning_parser=reasoning_parser,
+            probe_prompt=probe_prompt,
+            probe_words=probe_words,
         )
         after = await registry.get_model(change.connection, name)
         assert after is not None

@@ -1,7 +1,7 @@
 """Set up what must exist before the first request, over the database alone: tenant, key, model, grant."""
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -58,6 +58,8 @@ async def register_model(
     tenant: str,
     tool_parser: str | None = None,
     reasoning_parser: str | None = None,
+    probe_prompt: str | None = None,
+    probe_words: Sequence[str] = (),
 ) -> None:
     """Register or change a model and grant it to a tenant; limits of a grant that exists stay."""
     async with changing(database, Actor("headrace model add")) as change:
@@ -72,6 +74,8 @@ async def register_model(
             bounds=bounds,
             tool_parser=tool_parser,
             reasoning_parser=reasoning_parser,
+            probe_prompt=probe_prompt,
+            probe_words=probe_words,
         )
         await change.record(
             "model.put", name, before=before, after=await registry.get_model(connection, name)

@@ -107,3 +107,9 @@ async def forget_workers(database: AsyncEngine, *, unseen_s: float) -> int:
     """Delete the rows of workers that are gone; return how many."""
     async with database.begin() as connection:
         return await presence.delete_unseen_workers(connection, older_s=unseen_s)
+
+
+async def forget_worker_events(database: AsyncEngine, *, older_s: float, limit: int) -> int:
+    """Delete old changes of workers' health; return how many."""
+    async with autocommit(database) as connection:
+        return await presence.delete_old_events(connection, older_s=older_s, limit=limit)

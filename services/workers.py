@@ -1,11 +1,14 @@
 """Workers describe themselves, and find what they serve."""
 
+from collections.abc import Sequence
+
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from core.lanes import parse_length_classes
 from storage import engine_time, presence, registry
 from storage.autocommit import autocommit
 from storage.engine_time import TimeSpent
-from storage.presence import WorkerRow
+from storage.presence import SeenWorker, WorkerEvent, WorkerRow
 from storage.records import Model
 
 
@@ -22,12 +25,36 @@ async def find_model(database: AsyncEngine, name: str) -> Model:
     return model
 
 
-async def describe_worker(database: AsyncEngine, row: WorkerRow, spent: TimeSpent | None = None) -> None:
-    """Write a worker's row, and where its engine's time went."""
+async def describe_worker(
+    database: AsyncEngine,
+    row: WorkerRow,
+    spent: TimeSpent | None = None,
+    events: Sequence[WorkerEvent] = (),
+) -> None:
+    """Write a worker's row, how its health changed, and where its engine's time went."""
     async with database.begin() as connection:
         await presence.put_worker(connection, row)
+        if events:
+            await presence.put_events(connection, events)
         if spent is not None:
             await engine_time.put_time_spent(connection, spent)
+
+
+async def served_elsewhere(database: AsyncEngine, row: WorkerRow, *, within_s: float) -> bool:
+    """Say whether other workers that are well serve all length classes that this one does."""
+    async with autocommit(database) as connection:
+        peers = await presence.healthy_peers(connection, row.model, but=row.name, within_s=within_s)
+    served = {length_class for peer in peers for length_class in parse_length_classes(peer)}
+    return set(parse_length_classes(row.length_classes)) <= served
+
+
+async def list_workers(database: AsyncEngine, *, events: int) -> tuple[list[SeenWorker], list[WorkerEvent]]:
+    """List the workers that are there, and the newest changes of health of any."""
+    async with autocommit(database) as connection:
+        return (
+            await presence.list_workers(connection),
+            await presence.list_events(connection, limit=events),
+        )
 
 
 async def forget_worker(database: AsyncEngine, name: str, spent: TimeSpent | None) -> None:

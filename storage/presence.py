@@ -1,12 +1,15 @@
 """Who is there: worker rows, and the one leader of a role. Both by the database's clock."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from storage.tables import leaders, workers
+from core.health import Health
+from storage.tables import leaders, worker_events, workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +24,40 @@ class WorkerRow:
     max_num_seqs: int
     running: int
     state: str
+    health: Health = Health.HEALTHY
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenWorker:
+    """A worker as others see it."""
+
+    row: WorkerRow
+    started_at: datetime
+    seen_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEvent:
+    """A change of a worker's health."""
+
+    worker: str
+    model: str
+    before: Health
+    health: Health
+    reasons: Mapping[str, str]
+    created_at: datetime | None = None  # None: not stored yet
 
 
 async def put_worker(connection: AsyncConnection, worker: WorkerRow) -> None:
     """Write a worker's state, seen now."""
-    changing = {"running": worker.running, "state": worker.state, "seen_at": sa.func.now()}
+    changing = {
+        "running": worker.running,
+        "state": worker.state,
+        "health": worker.health.value,
+        "reasons": dict(worker.reasons),
+        "seen_at": sa.func.now(),
+    }
     fixed = {
         "model": worker.model,
         "engine": worker.engine,
@@ -38,6 +70,80 @@ async def put_worker(connection: AsyncConnection, worker: WorkerRow) -> None:
         .values(name=worker.name, **fixed, **changing)
         .on_conflict_do_update(index_elements=["name"], set_=fixed | changing)
     )
+
+
+async def put_events(connection: AsyncConnection, events: Sequence[WorkerEvent]) -> None:
+    """Store changes of health, in order."""
+    await connection.execute(
+        worker_events.insert(),
+        [
+            {
+                "worker": event.worker,
+                "model": event.model,
+                "health_before": event.before.value,
+                "health": event.health.value,
+                "reasons": dict(event.reasons),
+            }
+            for event in events
+        ],
+    )
+
+
+async def list_workers(connection: AsyncConnection) -> list[SeenWorker]:
+    """List the workers that are there, by model and name."""
+    rows = await connection.execute(sa.select(workers).order_by(workers.c.model, workers.c.name))
+    return [
+        SeenWorker(
+            WorkerRow(
+                name=row.name,
+                model=row.model,
+                engine=row.engine,
+                engine_version=row.engine_version,
+                length_classes=row.length_classes,
+                max_num_seqs=row.max_num_seqs,
+                running=row.running,
+                state=row.state,
+                health=Health(row.health),
+                reasons=row.reasons,
+            ),
+            row.started_at,
+            row.seen_at,
+        )
+        for row in rows
+    ]
+
+
+async def list_events(connection: AsyncConnection, *, limit: int) -> list[WorkerEvent]:
+    """List the newest changes of health of all workers, of those that are gone too; newest first."""
+    rows = await connection.execute(sa.select(worker_events).order_by(worker_events.c.id.desc()).limit(limit))
+    return [
+        WorkerEvent(
+            row.worker, row.model, Health(row.health_before), Health(row.health), row.reasons, row.created_at
+        )
+        for row in rows
+    ]
+
+
+async def delete_old_events(connection: AsyncConnection, *, older_s: float, limit: int) -> int:
+    """Delete changes of health from before that time; return how many."""
+    ended = sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, older_s)
+    old = sa.select(worker_events.c.id).where(worker_events.c.created_at < ended).limit(limit)
+    return (await connection.execute(sa.delete(worker_events).where(worker_events.c.id.in_(old)))).rowcount
+
+
+async def healthy_peers(connection: AsyncConnection, model: str, *, but: str, within_s: float) -> list[str]:
+    """The length classes of each other worker that serves a model well, as its row has them."""
+    limit = sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, within_s)
+    rows = await connection.scalars(
+        sa.select(workers.c.length_classes).where(
+            workers.c.model == model,
+            workers.c.name != but,
+            workers.c.state == "ready",
+            workers.c.health == Health.HEALTHY.value,
+            workers.c.seen_at >= limit,
+        )
+    )
+    return list(rows)
 
 
 async def delete_worker(connection: AsyncConnection, name: str) -> None:

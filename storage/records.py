@@ -34,6 +34,8 @@ class Model:
     limits: GrantLimits = NO_LIMITS  # where it is read as granted to a tenant
     tool_parser: str | None = None  # vLLM's name of it; None: the model is given no tools
     reasoning_parser: str | None = None  # likewise; None: all its output is answer
+    probe_prompt: str | None = None  # what workers ask it to see that it is well
+    probe_words: tuple[str, ...] = ()  # all are in its answer, in any case
 
 
 @dataclass(frozen=True, slots=True)

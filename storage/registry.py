@@ -1,5 +1,7 @@
 """Models, as a tenant sees them."""
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -22,6 +24,8 @@ async def put_model(
     bounds: LengthBounds,
     tool_parser: str | None = None,
     reasoning_parser: str | None = None,
+    probe_prompt: str | None = None,
+    probe_words: Sequence[str] = (),
 ) -> None:
     """Register a model or change its registration."""
     values = {
@@ -32,6 +36,8 @@ async def put_model(
         "medium_tokens": bounds.medium,
         "tool_parser": tool_parser,
         "reasoning_parser": reasoning_parser,
+        "probe_prompt": probe_prompt,
+        "probe_words": list(probe_words),
     }
     await connection.execute(
         insert(models).values(name=name, **values).on_conflict_do_update(index_elements=["name"], set_=values)
@@ -79,6 +85,8 @@ def _model(row: sa.Row[tuple[object, ...]], limits: GrantLimits = NO_LIMITS) -> 
         limits=limits,
         tool_parser=row.tool_parser,
         reasoning_parser=row.reasoning_parser,
+        probe_prompt=row.probe_prompt,
+        probe_words=tuple(row.probe_words),
     )
 
 

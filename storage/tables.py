@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from core.failures import Failure
+from core.health import Health
 from core.lanes import LengthClass, Priority
 from core.scopes import USUAL, Scope
 from core.states import FINAL, RUNNING, TaskState
@@ -87,6 +88,10 @@ models = sa.Table(
     sa.Column("owned_by", sa.Text, nullable=False, server_default="headrace"),
     sa.Column("tool_parser", sa.Text),  # names of vLLM's parsers; null: tools, or reasoning, are not served
     sa.Column("reasoning_parser", sa.Text),
+    sa.Column(
+        "probe_prompt", sa.Text
+    ),  # what workers ask their engine to see that it is well; null: anything
+    sa.Column("probe_words", sa.ARRAY(sa.Text), nullable=False, server_default="{}"),  # all are in its answer
     created_at(),
     sa.CheckConstraint("0 < short_tokens AND short_tokens < medium_tokens", name="bounds_rise"),
     sa.CheckConstraint("max_model_len > 0", name="has_context"),
@@ -324,9 +329,25 @@ workers = sa.Table(
     sa.Column("length_classes", sa.Text, nullable=False),
     sa.Column("max_num_seqs", sa.Integer, nullable=False),
     sa.Column("running", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("state", sa.Text, nullable=False),  # ready, draining, engine_down
+    sa.Column("state", sa.Text, nullable=False),  # starting, ready, draining, engine_down
+    sa.Column("health", sa.Text, nullable=False, server_default=Health.HEALTHY.value),
+    sa.Column("reasons", JSONB, nullable=False, server_default="{}"),  # sign → words, of what is wrong
     sa.Column("started_at", sa.TIMESTAMP(True), nullable=False, server_default=sa.func.now()),
     sa.Column("seen_at", sa.TIMESTAMP(True), nullable=False, server_default=sa.func.now()),
+)
+
+worker_events = sa.Table(
+    "worker_events",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("worker", sa.Text, nullable=False),  # may be gone
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("health_before", sa.Text, nullable=False),
+    sa.Column("health", sa.Text, nullable=False),
+    sa.Column("reasons", JSONB, nullable=False, server_default="{}"),
+    created_at(),
+    sa.Index("ix_worker_events_created_at", "created_at"),
+    sa.Index("ix_worker_events_worker_id", "worker", "id"),
 )
 
 leaders = sa.Table(

@@ -11,7 +11,8 @@ from typing import Any
 import orjson
 import structlog
 
-from core.lanes import LengthClass, lanes_of, parse_length_classes
+from core.health import Health, Transition
+from core.lanes import LengthClass, Priority, lanes_of, parse_length_classes
 from core.slots import SlotRules, default_ceilings, default_reserved
 from runtime.logs import configure_logs
 from runtime.metrics_server import serve_metrics
@@ -19,26 +20,27 @@ from runtime.publishing import PublishingThread
 from runtime.resources import open_celery, open_database, open_redis, open_streams
 from runtime.settings import Settings
 from runtime.tracing import Tracer, open_tracer
-from services.workers import describe_worker, find_model, forget_worker
+from services.workers import find_model, forget_worker
 from storage.broker import TASK_NAME, declare
 from storage.errors import STORE_ERRORS
-from storage.presence import WorkerRow
 from storage.records import Model
 from workers import attempt, bootsteps, celery_private
 from workers.accounts import now_us
 from workers.engine import Engine
 from workers.fan_out import FanOut
 from workers.figures import Figures
+from workers.health import HealthWatch
 from workers.keeper import EngineKeeper
 from workers.leases import hear_cancels, renew_leases
 from workers.pacer import Pacer
 from workers.pool import AsyncioPool, Hooks
+from workers.presence import Presence
+from workers.probe import Probe
 from workers.session import Session
 from workers.slots import Slots
 from workers.time_sheet import TimeSheet
 
 log = structlog.get_logger()
-_DESCRIBE_S = 2.0
 _WRITE_OUT_S = 3.0  # at the end, for chunks that Redis has not taken yet
 
 
@@ -65,11 +67,21 @@ class Worker:
         streams = open_streams(settings, self._redis)
         self._publisher = PublishingThread(open_celery(settings), self._database)
         self._publisher.start()
+        self._watch = HealthWatch(
+            self._engine,
+            Probe(self._engine, model.probe_prompt, model.probe_words),
+            running=self._running,
+            window_s=settings.health_window_s,
+            probe_s=settings.probe_s,
+            timeout_s=settings.engine_stuck_s,
+            drain_s=settings.drain_s,
+        )
         self._keeper = EngineKeeper(
             self._engine,
             check_s=settings.engine_check_s,
             stuck_s=settings.engine_stuck_s,
             on_state=self._engine_state,
+            prove=self._watch.prove,
         )
         self._tracer = open_tracer(settings, "worker")
         self._session = Session(
@@ -81,20 +93,45 @@ class Worker:
             self._keeper.died,
             self._tracer,
         )
-        self._tasks = [
+        presence = self._presence()
+        self._watch.on_change = partial(self._health_changed, presence)
+        figures = Figures(self._session, self._engine, bandwidth=settings.memory_bandwidth)
+        self._tasks = [duty(presence.keep()), duty(figures.keep())]
+        await self._keeper.prove()  # a worker that is started but wrong never takes a task
+        self._tasks += [
             duty(renew_leases(self._session)),
             duty(hear_cancels(self._session, self._redis)),
             duty(self._keeper.keep()),
-            duty(self._describe()),
-            duty(self._figures().keep()),
+            duty(self._watch.keep(self._keeper, figures)),
             duty(self._pacer().keep()),
         ]
         self._state = "ready"
         log.info("ready", model=settings.model, engine=self._engine.info.kind)
 
-    def _figures(self) -> Figures:
-        assert self._session is not None
-        return Figures(self._session, self._engine, bandwidth=self._settings.memory_bandwidth)
+    def _health_changed(self, presence: Presence, change: Transition) -> None:
+        presence.health_changed(change)
+        pool = self.pool_of()
+        if change.after is Health.UNHEALTHY and pool is not None:
+            pool.pause_consuming()  # until the keeper says that an engine is ready
+
+    def _running(self) -> int:
+        return len(self._session.running) if self._session else 0
+
+    def _presence(self) -> Presence:
+        def shun(priorities: frozenset[Priority]) -> None:
+            if (pool := self.pool_of()) is not None:
+                pool.shunned = priorities
+
+        return Presence(
+            self._settings,
+            self._database,
+            self._engine,
+            self._time,
+            self._watch.policy,
+            state=lambda: self._state,
+            running=self._running,
+            shun=shun,
+        )
 
     def _pacer(self) -> Pacer:
         assert self._session is not None
@@ -136,7 +173,8 @@ class Worker:
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
 
-    def _engine_state(self, state: str) -> None:
+    def _engine_state(self, state: str, why: str) -> None:
+        self._watch.engine_state(state, why)
         if self._state != "draining":
             self._state = state
         if self._session is not None:
@@ -144,28 +182,6 @@ class Worker:
         pool = self.pool_of()
         if pool is not None:
             pool.resume_consuming() if state == "ready" else pool.pause_consuming()
-
-    async def _describe(self) -> None:
-        """Write this worker's row every other second, for the API and whoever operates it."""
-        info = self._engine.info
-        classes = ",".join(parse_length_classes(self._settings.lanes))
-        while True:
-            row = WorkerRow(
-                name=self._settings.worker_name,
-                model=self._settings.model,
-                engine=info.kind,
-                engine_version=info.version,
-                length_classes=classes,
-                max_num_seqs=info.max_num_seqs,
-                running=len(self._session.running) if self._session else 0,
-                state=self._state,
-            )
-            try:
-                spent = self._time.read(datetime.now(UTC), now_us())
-                await describe_worker(self._database, row, spent)
-            except STORE_ERRORS as error:
-                log.warning("worker_row_not_written", error=type(error).__name__)
-            await asyncio.sleep(_DESCRIBE_S)
 
 
 def duty(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

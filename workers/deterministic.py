@@ -39,6 +39,7 @@ from workers.meter import StepMeter
 FAULT_REFUSE = "<<fault:refuse>>"  # RequestRejectedError
 FAULT_DIE = "<<fault:die>>"  # the runtime ends: EngineDeadError for every running request
 FAULT_EXIT = "<<fault:exit>>"  # the whole process is killed, as by the kernel
+FAULT_SLOW = "<<fault:slow>>"  # every step takes three times as long from now on
 FAULT_FREEZE = "<<fault:freeze>>"  # the runtime stops stepping
 
 
@@ -257,6 +258,8 @@ class DeterministicEngine:
         if FAULT_DIE in text:
             self.kill("a fault marker")
             self._raise_if_dead()
+        if FAULT_SLOW in text:
+            self._step_s *= 3
         if FAULT_FREEZE in text:
             self.freeze()
 

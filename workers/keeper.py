@@ -8,7 +8,7 @@ dead engine are given back as retriable.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -19,12 +19,22 @@ _BACKOFF_S = (0.0, 1.0, 5.0, 15.0, 30.0, 60.0)
 
 
 class EngineKeeper:
-    """Watches one engine. `on_state` hears "ready" and "engine_down"."""
+    """Watches one engine. `on_state` hears "ready" and "engine_down", and why.
+
+    `prove` raises unless a started engine answers as its model does: only then is it ready.
+    """
 
     def __init__(
-        self, engine: Engine, *, check_s: float, stuck_s: float, on_state: Callable[[str], None]
+        self,
+        engine: Engine,
+        *,
+        check_s: float,
+        stuck_s: float,
+        on_state: Callable[[str, str], None],
+        prove: Callable[[], Awaitable[None]],
     ) -> None:
         self._engine = engine
+        self._prove = prove
         self._check_s, self._stuck_s = check_s, stuck_s
         self._on_state = on_state
         self._died = asyncio.Event()
@@ -37,6 +47,14 @@ class EngineKeeper:
         if not self._died.is_set():
             self._why = why
             self._died.set()
+
+    async def prove(self) -> None:
+        """Prove the engine that was just started; one that can't be proven is built again until it can."""
+        try:
+            await self._prove()
+        except Exception as error:  # noqa: BLE001 - as in a rebuild
+            self.died(str(error))
+            await self._rebuild(tries=1)
 
     async def keep(self) -> None:
         """Watch and rebuild until cancelled."""
@@ -70,15 +88,15 @@ class EngineKeeper:
             if silent_s > self._stuck_s:
                 self.died(f"no step for {silent_s:.0f} s while {health.running} requests run")
 
-    async def _rebuild(self) -> None:
+    async def _rebuild(self, tries: int = 0) -> None:
         log.error("engine_down", why=self._why)
-        self._on_state("engine_down")
-        tries = 0
+        self._on_state("engine_down", self._why)
         while True:
             await asyncio.sleep(_BACKOFF_S[min(tries, len(_BACKOFF_S) - 1)])
             try:
                 await self._engine.stop()  # ends the streams of a hung engine's requests too
                 await self._engine.start()
+                await self._prove()
                 break
             except Exception as error:  # noqa: BLE001 - whatever it is, the next try may succeed
                 tries += 1
@@ -86,4 +104,4 @@ class EngineKeeper:
         self._died.clear()
         self._alive_at, self._working_since = time.monotonic(), None
         log.info("engine_rebuilt", tries=tries + 1)
-        self._on_state("ready")
+        self._on_state("ready", "")

@@ -67,6 +67,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
     limit: int  # set by celery: the concurrency
     consumer: Any = None  # of the current connection, by workers.bootsteps
     paused = False
+    shunned: frozenset[Priority] = frozenset()  # of which no messages are taken; may be set on any thread
     slots: Slots  # of the loop's thread; made by `on_start`
 
     # -- main thread: start
@@ -151,7 +152,8 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
 
     def may_consume(self, queue: str) -> bool:
         """Say whether a message of this queue would start at once. Asked on the hub's thread."""
-        return self.slots.may_consume(_kind(queue), self._delivered)
+        kind = _kind(queue)
+        return kind.priority not in self.shunned and self.slots.may_consume(kind, self._delivered)
 
     def flush(self) -> None:
         """Connection lost: what waits for a slot is redelivered, so forget it. What runs goes on."""

@@ -31,6 +31,8 @@ def _object(model: Model) -> dict[str, Any]:
         "medium_tokens": model.bounds.medium,
         "tool_parser": model.tool_parser,
         "reasoning_parser": model.reasoning_parser,
+        "probe_prompt": model.probe_prompt,
+        "probe_words": model.probe_words,
         "created_at": seconds_of(model.created_at),
     }
 
@@ -70,6 +72,8 @@ async def put(request: Request, actor: Administrator, model: ModelName) -> dict[
             bounds=bounds,
             tool_parser=asked.tool_parser,
             reasoning_parser=asked.reasoning_parser,
+            probe_prompt=asked.probe_prompt,
+            probe_words=asked.probe_words,
         )
     )
 

@@ -192,8 +192,11 @@ class LocalStack:
         prices = ("--prompt-price", "0.05", "--cached-price", "0.025", "--output-price", "0.20")
         # half the demo model's context: more would only let one long request take the whole KV cache
         context = ("--max-model-len", "4096")
-        parser = ("--tool-parser", demo_model.TOOL_PARSER) if self.options.engine == "vllm" else ()
-        return ("model", "add", self.model, "--path", str(self._model_folder), *context, *prices, *parser)
+        own: tuple[str, ...] = ()
+        if self.options.engine == "vllm":
+            own = ("--tool-parser", demo_model.TOOL_PARSER)
+            own += ("--probe-prompt", demo_model.PROBE_PROMPT, "--probe-word", demo_model.PROBE_WORD)
+        return ("model", "add", self.model, "--path", str(self._model_folder), *context, *prices, *own)
 
     async def _make_model(self) -> None:
         target = self._model_folder

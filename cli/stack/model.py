@@ -13,6 +13,7 @@ NAME = "smollm2-135m-instruct"
 TOOL_PARSER = (
     "hermes"  # <tool_call>{…}</tool_call>; the template tells the model of no tools: required ones are called
 )
+PROBE_PROMPT, PROBE_WORD = "What is the capital of France?", "Paris"
 WEIGHTS_BYTES = 269_060_552  # of model.safetensors, in bfloat16
 
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"

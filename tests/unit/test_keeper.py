@@ -40,10 +40,20 @@ async def engine(tmp_path: Path) -> AsyncIterator[SlowToAnswer]:
     await engine.stop()
 
 
+async def nothing_to_prove() -> None:
+    """Any engine will do."""
+
+
 @asynccontextmanager
 async def kept(engine: SlowToAnswer, stuck_s: float) -> AsyncGenerator[list[str], None]:
     states: list[str] = []
-    keeper = EngineKeeper(engine, check_s=0.02, stuck_s=stuck_s, on_state=states.append)
+    keeper = EngineKeeper(
+        engine,
+        check_s=0.02,
+        stuck_s=stuck_s,
+        on_state=lambda state, _: states.append(state),
+        prove=nothing_to_prove,
+    )
     keeping = asyncio.create_task(keeper.keep())
     try:
         yield states
