@@ -10,6 +10,7 @@ from bench import output
 from bench.peer import PeerError
 
 NAMES = (
+    "interactive",
     "raw",
     "recovery",
 )  # fmt: skip
