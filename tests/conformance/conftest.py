@@ -1,11 +1,13 @@
 """The official client, synchronous and asynchronous, on the session's stacks."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
 import pytest_asyncio
 
+from tests.chaos.lab import Lab, new_lab
 from tests.support.sdk import Sdk
 from tests.support.stacks import SharedStack
 
@@ -22,6 +24,19 @@ async def real_sdk(vllm_stack: SharedStack, request: pytest.FixtureRequest) -> A
     """Either client on vLLM and the demo model; its tests are marked `vllm`."""
     async with Sdk.of(vllm_stack, request.param) as made:
         yield made
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    """Stores of the test's own, for what breaks parts; the test starts them, and sets `lab.settings` before."""
+    lab = new_lab(tmp_path, durable=False)
+    try:
+        await lab.prepare()
+        yield lab
+    finally:
+        lab.stop()
+        lab.valkey.stop()
+        lab.postgres.stop()
 
 
 @pytest_asyncio.fixture

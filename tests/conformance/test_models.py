@@ -53,7 +53,7 @@ async def test_a_model_of_somebody_else_does_not_exist(sdk: Sdk, org_models: Non
 @pytest.mark.shows("wrong-key")
 @pytest.mark.parametrize("key", ["hr_" + "a" * 44, "sk-none", "x"])
 async def test_a_wrong_key_is_an_authentication_error(sdk: Sdk, key: str) -> None:
-    stranger = Sdk(sdk.client.with_options(api_key=key), sdk.model, sdk.stack)
+    stranger = Sdk(sdk.client.with_options(api_key=key), sdk.model)
     with pytest.raises(openai.AuthenticationError) as caught:
         await stranger.all("models.list")
     assert caught.value.code == "invalid_api_key"

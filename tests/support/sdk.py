@@ -4,24 +4,39 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from openai import AsyncOpenAI, OpenAI
 
-from tests.support.stacks import SharedStack
+
+class Served(Protocol):
+    """What a client must know: a stack, or a lab."""
+
+    @property
+    def api_url(self) -> str:
+        """Without a slash at its end."""
+        ...
+
+    @property
+    def api_key(self) -> str:
+        """A key in force."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The name of a model it serves."""
+        ...
 
 
 class Sdk:
     """`await sdk.do("chat.completions.create", model=…)` on `OpenAI` (in a thread) or `AsyncOpenAI`."""
 
-    def __init__(self, client: Any, model: str, stack: SharedStack) -> None:
-        self.client, self.model, self.stack = client, model, stack
+    def __init__(self, client: Any, model: str) -> None:
+        self.client, self.model = client, model
 
     @classmethod
     @asynccontextmanager
-    async def of(
-        cls, stack: SharedStack, kind: Literal["sync", "async"], **options: Any
-    ) -> AsyncIterator["Sdk"]:
+    async def of(cls, stack: Served, kind: Literal["sync", "async"], **options: Any) -> AsyncIterator["Sdk"]:
         """A client on a stack, with its key, that does not try again by itself unless told to."""
         options = {
             "base_url": f"{stack.api_url}/v1",
@@ -31,10 +46,10 @@ class Sdk:
         } | options
         if kind == "async":
             async with AsyncOpenAI(**options) as client:
-                yield cls(client, stack.model, stack)
+                yield cls(client, stack.model)
         else:
             with OpenAI(**options) as client:
-                yield cls(client, stack.model, stack)
+                yield cls(client, stack.model)
 
     async def do(self, method: str, *args: Any, **fields: Any) -> Any:
         """Call a method by its dotted name."""
@@ -52,3 +67,16 @@ class Sdk:
             source = made if hasattr(made, "__aiter__") else await made
             return [item async for item in source]
         return await asyncio.to_thread(lambda: list(call(*args, **fields)))
+
+    async def run_stream(self, method: str, **fields: Any) -> Any:
+        """Run a stream helper (`chat.completions.stream`) to its end; return what it folded."""
+        manager = attrgetter(method)(self.client)(**fields)
+        if isinstance(self.client, AsyncOpenAI):
+            async with manager as stream:
+                return await stream.get_final_completion()
+
+        def run() -> Any:
+            with manager as stream:
+                return stream.get_final_completion()
+
+        return await asyncio.to_thread(run)
