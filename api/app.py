@@ -31,7 +31,14 @@ from api.tracing import TraceRequests
 from runtime.capacity import Backlog, MemoryAlarm
 from runtime.logs import configure_logs
 from runtime.publishing import PublishingThread
-from runtime.resources import open_blobs, open_celery, open_database, open_redis, open_streams
+from runtime.resources import (
+    open_blobs,
+    open_celery,
+    open_credit,
+    open_database,
+    open_redis,
+    open_streams,
+)
 from runtime.settings import Settings
 from runtime.tracing import open_tracer
 from storage.limits import RateLimiter
@@ -46,7 +53,7 @@ async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
     streams = open_streams(settings, redis)
     blobs = open_blobs(settings)
     live = LiveEvents(redis, streams, database)
-    publisher = PublishingThread(open_celery(settings), database)
+    publisher = PublishingThread(open_celery(settings), database, open_credit(settings))
     state = ApiState(
         settings=settings,
         database=database,

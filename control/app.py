@@ -7,12 +7,12 @@ import socket
 
 import structlog
 
+from control.dispatch import Dispatch
 from control.expiry import Expiry
 from control.figures import Figures
 from control.files import FileRemoval
 from control.leader import Leader
 from control.loops import Loop, run_loop
-from control.outbox import Outbox
 from control.recount import Recount
 from control.rescue import Rescue
 from control.retention import Retention
@@ -23,10 +23,11 @@ from runtime.metrics_server import serve_metrics
 from runtime.resources import open_blobs, open_celery, open_database, open_redis, open_streams
 from runtime.sending import WebhookSender
 from runtime.settings import Settings
+from storage.broker import Publisher
+from storage.credit import Ceilings
 from storage.depths import BrokerDepths
 
 log = structlog.get_logger()
-_PUBLISH_GRACE_S = 2.0
 _RETENTION_EVERY_S = 30.0
 _FIGURES_EVERY_S = 5.0
 
@@ -36,12 +37,14 @@ async def _serve(settings: Settings) -> None:
     redis, broker = open_redis(settings), open_redis(settings, settings.broker_url)
     streams = open_streams(settings, redis)
     blobs = open_blobs(settings)
-    outbox = Outbox(database, open_celery(settings), older_s=_PUBLISH_GRACE_S)
     retention = Retention(database, retention_s=settings.retention_s, keys_s=settings.idempotency_s)
+    ceilings = Ceilings(broker, settings.key_prefix)
+    publisher = Publisher(open_celery(settings))
+    dispatch = Dispatch(database, publisher, ceilings, streams, order=settings.order, idle_s=settings.tick_s)
     leader = Leader(database, "control", f"{socket.gethostname()}-{os.getpid()}", settings.leader_lease_s)
     loops = [
         Loop("rescue", settings.tick_s, Rescue(database, streams)),
-        Loop("outbox", settings.tick_s, outbox),
+        Loop("dispatch", settings.tick_s, dispatch, pause=dispatch.pause, counted=False),
         Loop("recount", 2 * settings.tick_s, Recount(database, BrokerDepths(broker, settings.key_prefix))),
         Loop("expiry", settings.tick_s, Expiry(database, streams)),
         Loop("retention", _RETENTION_EVERY_S, retention),
@@ -57,6 +60,7 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     running = [asyncio.create_task(leader.campaign())]
+    running.append(asyncio.create_task(dispatch.listen()))
     running += [asyncio.create_task(run_loop(loop, leader)) for loop in loops]
     log.info("ready")
     await stopping.wait()
@@ -67,8 +71,8 @@ async def _serve(settings: Settings) -> None:
         await leader.leave()
     except Exception as error:  # noqa: BLE001 - the lease runs out by itself
         log.warning("lead_not_left", error=type(error).__name__)
-    outbox.close()
     await webhooks.close()
+    publisher.close()
     await redis.aclose()
     await broker.aclose()
     blobs.close()

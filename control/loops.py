@@ -21,6 +21,8 @@ class Loop:
     every_s: float
     tick: Callable[[], Awaitable[Mapping[str, int]]]
     rest: Callable[[], None] | None = None  # called when the lead is lost
+    pause: Callable[[], Awaitable[None]] | None = None  # until the next round, where the duty knows better
+    counted: bool = True  # log what it did; not where it does so all the time
 
 
 async def run_loop(loop: Loop, leader: Leader) -> None:
@@ -34,7 +36,10 @@ async def run_loop(loop: Loop, leader: Leader) -> None:
             led = False
             if loop.rest is not None:
                 loop.rest()
-        await asyncio.sleep(loop.every_s)
+        if loop.pause is not None and leader.leading:
+            await loop.pause()
+        else:
+            await asyncio.sleep(loop.every_s)
 
 
 async def _tick(loop: Loop) -> None:
@@ -50,5 +55,5 @@ async def _tick(loop: Loop) -> None:
     done = {name: count for name, count in counts.items() if count}
     for action, count in done.items():
         metrics.CONTROL_ACTIONS.labels(loop.name, action).inc(count)
-    if done:
+    if done and loop.counted:
         log.info("tick", loop=loop.name, **done)

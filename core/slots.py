@@ -65,6 +65,17 @@ def default_ceilings(total: int, served: Iterable[LengthClass]) -> dict[LengthCl
     return {LengthClass.LONG: max(1, total // 2)} if classes - {LengthClass.LONG} else {}
 
 
+def format_ceilings(ceilings: Mapping[LengthClass, int]) -> str:
+    """Write ceilings as `medium:8,long:4`."""
+    return ",".join(f"{length_class}:{most}" for length_class, most in sorted(ceilings.items()))
+
+
+def parse_ceilings(text: str) -> dict[LengthClass, int]:
+    """Read what `format_ceilings` wrote. Raises: ValueError."""
+    pairs = [part.split(":") for part in text.split(",") if part]
+    return {LengthClass(length_class): int(most) for length_class, most in pairs}
+
+
 def may_start(rules: SlotRules, held: Held, kind: Kind, batch_size: int | None = None) -> bool:
     """Say whether a request of this kind may take a slot now.
 

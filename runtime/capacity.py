@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.lanes import Lane
-from services.measure import count_queued
+from services.measure import read_backlog
 from storage.depths import memory_share
 
 _FRESH_S = 1.0
@@ -20,7 +20,7 @@ class Backlog:
 
     def __init__(self, database: AsyncEngine) -> None:
         self._database = database
-        self._counts: dict[tuple[str, str, str], int] = {}
+        self._counts: dict[Lane, int] = {}
         self._at = 0.0
         self._lock = asyncio.Lock()
 
@@ -29,9 +29,12 @@ class Backlog:
         if time.monotonic() - self._at > _FRESH_S:
             async with self._lock:
                 if time.monotonic() - self._at > _FRESH_S:
-                    self._counts = await count_queued(self._database)
+                    counts: dict[Lane, int] = {}
+                    for one in await read_backlog(self._database):
+                        counts[one.lane] = counts.get(one.lane, 0) + one.tasks
+                    self._counts = counts
                     self._at = time.monotonic()
-        return self._counts.get((lane.model, lane.length_class, lane.priority), 0)
+        return self._counts.get(lane, 0)
 
 
 class MemoryAlarm:

@@ -11,10 +11,12 @@ from concurrent.futures import Future
 
 import structlog
 from celery import Celery
+from redis.exceptions import RedisError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.publish import note_published
 from storage.broker import BrokerUnavailableError, Publisher, Wakeup
+from storage.credit import Credit
 from storage.outbox import Outgoing
 
 _BATCH = 500
@@ -28,10 +30,15 @@ def wakeup_of(outgoing: Outgoing) -> Wakeup:
 
 
 class PublishingThread:
-    """Publishes in the order of `put`; marks what the broker took."""
+    """Publishes in the order of `put`; marks what the broker took.
 
-    def __init__(self, app: Celery, database: AsyncEngine) -> None:
+    What the replicas can't start soon is not published here but left to the control process's dispatcher, which
+    is told: it chooses by policy, and a message in a queue can't be overtaken any more. `credit` None: publish all.
+    """
+
+    def __init__(self, app: Celery, database: AsyncEngine, credit: Credit | None = None) -> None:
         self._publisher = Publisher(app)
+        self._credit = credit
         self._database = database
         self._queue: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="publisher", daemon=True)
@@ -54,6 +61,8 @@ class PublishingThread:
         for mark in list(self._marks):
             await asyncio.wrap_future(mark)
         self._publisher.close()
+        if self._credit is not None:
+            self._credit.close()
 
     def _take(self) -> tuple[list[Outgoing], bool]:
         batch, last = [self._queue.get()], False
@@ -69,6 +78,7 @@ class PublishingThread:
         last = False
         while not last:
             batch, last = self._take()
+            batch = self._startable(batch)
             try:
                 self._publisher.publish_many([wakeup_of(item) for item in batch])
             except BrokerUnavailableError as error:
@@ -82,6 +92,19 @@ class PublishingThread:
                 continue
             if batch:
                 self._mark([item.task_id for item in batch])
+
+    def _startable(self, batch: list[Outgoing]) -> list[Outgoing]:
+        if self._credit is None or not batch:
+            return batch
+        try:
+            batch, held_back = self._credit.split(batch)
+            if held_back:
+                self._credit.wake()
+        except RedisError as error:  # the broker is away: publishing says so too
+            log.warning("credit_unknown", tasks=len(batch), error=str(error))
+        except Exception:  # as below: the thread goes on
+            log.exception("credit_unknown", tasks=len(batch))
+        return batch
 
     def _mark(self, task_ids: list[str]) -> None:
         assert self._loop is not None

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 from celery import Celery
 from pydantic import SecretStr
+from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
@@ -15,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from runtime.settings import Settings
 from storage.blobs import Blobs
 from storage.broker import make_celery
+from storage.credit import Credit
 from storage.streams import EventStreams
 
 
@@ -56,6 +58,14 @@ def open_redis(settings: Settings, url: SecretStr | None = None) -> Redis:
         max_connections=64,
         retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), retries=2),
     )
+
+
+def open_credit(settings: Settings) -> Credit:
+    """What may be published at once, for a publishing thread. Connects at first use."""
+    redis = BlockingRedis.from_url(
+        settings.broker_url.get_secret_value(), socket_timeout=2, socket_connect_timeout=2
+    )
+    return Credit(redis, settings.key_prefix)
 
 
 def open_streams(settings: Settings, redis: Redis) -> EventStreams:

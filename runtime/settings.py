@@ -93,6 +93,7 @@ class Settings(BaseSettings):
     # Control
     tick_s: float = Field(default=1.0, gt=0)  # between two rounds of the rescue and outbox loops
     leader_lease_s: float = Field(default=5.0, gt=0)
+    order: Literal["fair", "fifo"] = "fair"  # of the backlog; fifo: as it came, whoever's and however long
 
     # Seeing inside
     metrics_host: str = "127.0.0.1"  # where workers and control serve /metrics; the API does on its own port

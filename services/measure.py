@@ -5,15 +5,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.lanes import Lane
 from core.states import TaskState
-from storage import figures, tasks
+from storage import counters, figures, tasks
 from storage.autocommit import autocommit
+from storage.counters import Backlog
 from storage.figures import LaneFigures, OutboxFigures
 
 
-async def count_queued(database: AsyncEngine) -> dict[tuple[str, str, str], int]:
-    """Count queued tasks by (model, length class, priority)."""
+async def read_backlog(database: AsyncEngine) -> list[Backlog]:
+    """Read what is queued, by lane and tenant."""
     async with autocommit(database) as connection:
-        return await tasks.count_queued(connection)
+        return await counters.read_backlog(connection)
 
 
 async def measure_lanes(database: AsyncEngine) -> tuple[dict[Lane, LaneFigures], OutboxFigures]:

@@ -7,19 +7,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.lanes import Lane
 from storage import outbox
 from storage.autocommit import autocommit
-from storage.outbox import Outgoing
 
 
 async def note_published(database: AsyncEngine, task_ids: Sequence[str]) -> None:
     """Mark tasks as published."""
     async with autocommit(database) as connection:
         await outbox.mark_published(connection, task_ids)
-
-
-async def find_unpublished(database: AsyncEngine, *, older_s: float, limit: int) -> list[Outgoing]:
-    """List queued tasks that were committed but never reached the broker."""
-    async with autocommit(database) as connection:
-        return await outbox.find_unpublished(connection, older_s=older_s, limit=limit)
 
 
 async def count_expected(database: AsyncEngine, *, older_s: float) -> tuple[dict[Lane, int], int]:

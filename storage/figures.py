@@ -25,23 +25,43 @@ class OutboxFigures:
     lag_s: float  # age of the oldest
 
 
-# two partial indexes, one each
+# What waits is counted by triggers; ages are read at the heads: of each tenant the task that goes next, which is
+# the oldest but for what shorter ones may overtake.
 _LANES = sa.text("""
+WITH RECURSIVE g AS (
+  (SELECT model, priority, tenant_id, length_class FROM tasks WHERE state = 'queued' AND published_at IS NULL
+   ORDER BY model, priority, tenant_id, length_class LIMIT 1)
+  UNION ALL
+  SELECT n.* FROM g, LATERAL (
+    SELECT model, priority, tenant_id, length_class FROM tasks t WHERE state = 'queued' AND published_at IS NULL
+      AND (t.model, t.priority, t.tenant_id, t.length_class) > (g.model, g.priority, g.tenant_id, g.length_class)
+    ORDER BY t.model, t.priority, t.tenant_id, t.length_class LIMIT 1) n
+)
 SELECT model, length_class, priority, sum(queued)::int AS queued, sum(running)::int AS running,
-  max(oldest_s)::float8 AS oldest_s
+  coalesce(max(oldest_s), 0)::float8 AS oldest_s
 FROM (
-  SELECT model, length_class, priority, count(*) AS queued, 0 AS running,
-    extract(epoch FROM now() - min(created_at)) AS oldest_s
-  FROM tasks WHERE state = 'queued' GROUP BY 1, 2, 3
+  SELECT model, length_class, priority, tasks AS queued, 0 AS running, 0 AS oldest_s FROM backlogs
+  UNION ALL
+  SELECT model, length_class, priority, tasks, 0, 0 FROM queue_deltas
+  UNION ALL
+  SELECT model, length_class, priority, 0, 0, extract(epoch FROM now() - h.created_at) FROM g, LATERAL (
+    SELECT created_at FROM tasks t WHERE state = 'queued' AND published_at IS NULL AND t.model = g.model
+      AND t.priority = g.priority AND t.tenant_id = g.tenant_id AND t.length_class = g.length_class
+    ORDER BY t.rank_at, t.id LIMIT 1) h
+  UNION ALL
+  SELECT model, length_class, priority, 0, 0, extract(epoch FROM now() - min(created_at))
+  FROM tasks WHERE state = 'queued' AND published_at IS NOT NULL GROUP BY 1, 2, 3
   UNION ALL
   SELECT model, length_class, priority, 0, count(*), 0
   FROM tasks WHERE state IN ('cancelling', 'in_progress') GROUP BY 1, 2, 3
-) AS counted GROUP BY 1, 2, 3
+) AS counted GROUP BY 1, 2, 3 HAVING sum(queued) > 0 OR sum(running) > 0
 """)
 
 _OUTBOX = sa.text("""
-SELECT count(*)::int AS tasks, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS lag_s
-FROM tasks WHERE state = 'queued' AND published_at IS NULL
+SELECT greatest(0, (SELECT coalesce(sum(tasks), 0) FROM backlogs) + (SELECT coalesce(sum(tasks), 0) FROM queue_deltas)
+    - (SELECT count(*) FROM tasks WHERE state = 'queued' AND published_at IS NOT NULL))::int AS tasks,
+  coalesce(extract(epoch FROM now() - (SELECT created_at FROM tasks
+    WHERE state = 'queued' AND published_at IS NULL ORDER BY id LIMIT 1)), 0)::float8 AS lag_s
 """)
 
 

@@ -1,4 +1,8 @@
-"""The outbox: a queued task row is its own outbox entry until `published_at` says that the broker has it."""
+"""The outbox: a queued task row is its own outbox entry until `published_at` says that the broker has it.
+
+What is published and not claimed is little (the broker's queues are kept short), so it can be counted; what is
+not published yet may be any number and is read by its heads only: `storage.queue_heads`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +28,6 @@ UPDATE tasks SET published_at = now() WHERE id IN (
   ORDER BY id FOR UPDATE SKIP LOCKED)  -- one that is being claimed needs no mark
 """).bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Text)))
 
-_UNPUBLISHED = sa.text("""
-SELECT id, model, length_class, priority, traceparent FROM tasks
-WHERE state = 'queued' AND published_at IS NULL AND created_at < now() - make_interval(secs => :older_s)
-ORDER BY id LIMIT :limit
-""")
-
 _PUBLISHED = sa.text("""
 SELECT model, length_class, priority, count(*) AS tasks FROM tasks
 WHERE state = 'queued' AND published_at < now() - make_interval(secs => :older_s) GROUP BY 1, 2, 3
@@ -49,17 +47,6 @@ UPDATE tasks SET published_at = NULL WHERE id IN (
 async def mark_published(connection: AsyncConnection, task_ids: Sequence[str]) -> None:
     """Note that the broker took these tasks."""
     await connection.execute(_MARK, {"ids": list(task_ids)})
-
-
-async def find_unpublished(connection: AsyncConnection, *, older_s: float, limit: int) -> list[Outgoing]:
-    """List queued tasks that the broker may not know of, oldest first."""
-    rows = await connection.execute(_UNPUBLISHED, {"older_s": older_s, "limit": limit})
-    return [
-        Outgoing(
-            row.id, Lane(row.model, LengthClass(row.length_class), Priority(row.priority)), row.traceparent
-        )
-        for row in rows
-    ]
 
 
 async def count_published(connection: AsyncConnection, *, older_s: float) -> dict[Lane, int]:

@@ -26,6 +26,8 @@ class WorkerRow:
     state: str
     health: Health = Health.HEALTHY
     reasons: Mapping[str, str] = field(default_factory=dict)
+    reserved_slots: int = 0  # for interactive work
+    ceilings: str = ""  # on length classes: core.slots.parse_ceilings
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ async def put_worker(connection: AsyncConnection, worker: WorkerRow) -> None:
         "engine_version": worker.engine_version,
         "length_classes": worker.length_classes,
         "max_num_seqs": worker.max_num_seqs,
+        "reserved_slots": worker.reserved_slots,
+        "ceilings": worker.ceilings,
     }
     await connection.execute(
         insert(workers)
@@ -89,9 +93,14 @@ async def put_events(connection: AsyncConnection, events: Sequence[WorkerEvent])
     )
 
 
-async def list_workers(connection: AsyncConnection) -> list[SeenWorker]:
-    """List the workers that are there, by model and name."""
-    rows = await connection.execute(sa.select(workers).order_by(workers.c.model, workers.c.name))
+async def list_workers(connection: AsyncConnection, *, within_s: float | None = None) -> list[SeenWorker]:
+    """List the workers that are there, or described themselves within that time, by model and name."""
+    query = sa.select(workers).order_by(workers.c.model, workers.c.name)
+    if within_s is not None:
+        query = query.where(
+            workers.c.seen_at >= sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, within_s)
+        )
+    rows = await connection.execute(query)
     return [
         SeenWorker(
             WorkerRow(
@@ -105,6 +114,8 @@ async def list_workers(connection: AsyncConnection) -> list[SeenWorker]:
                 state=row.state,
                 health=Health(row.health),
                 reasons=row.reasons,
+                reserved_slots=row.reserved_slots,
+                ceilings=row.ceilings,
             ),
             row.started_at,
             row.seen_at,

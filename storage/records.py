@@ -71,6 +71,7 @@ class NewTask:
     webhook: str | None = None  # the URL that is told of the end
     response: NewResponse | None = None
     max_open_tasks: int | None = None  # of its tenant and model, this one included; None: any number
+    prefix_key: int | None = None  # of batch work: core.prefix
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,11 @@ async def delete_model(connection: AsyncConnection, name: str) -> None:
     await connection.execute(sa.delete(models).where(models.c.name == name))
 
 
+async def model_names(connection: AsyncConnection) -> list[str]:
+    """List all models' names."""
+    return list((await connection.execute(sa.select(models.c.name))).scalars())
+
+
 def _model(row: sa.Row[tuple[object, ...]], limits: GrantLimits = NO_LIMITS) -> Model:
     return Model(
         name=row.name,

@@ -34,6 +34,9 @@ def one_of(column: str, values: object) -> str:
     return f"{column} IN ({', '.join(repr(str(v)) for v in sorted(values))})"  # type: ignore[call-overload]
 
 
+_UNPUBLISHED = "state = 'queued' AND published_at IS NULL"
+
+
 def array_of(values: Iterable[StrEnum]) -> str:
     """SQL of an array of an enum's values."""
     return f"ARRAY[{', '.join(repr(str(v)) for v in sorted(values))}]::text[]"
@@ -57,6 +60,10 @@ tenants = sa.Table(
         "store", sa.Boolean, nullable=False, server_default=sa.true()
     ),  # false: as if all asked store=false
     sa.CheckConstraint("retention_s > 0", name="retention"),
+    sa.Column("weight", sa.Float, nullable=False, server_default="1"),  # share of a model under contention
+    sa.Column("max_queued_tasks", sa.Integer),  # bounds of its backlog; null: the settings'
+    sa.Column("max_queued_tokens", sa.BigInteger),
+    sa.CheckConstraint("weight > 0", name="weight"),
 )
 
 api_keys = sa.Table(
@@ -93,6 +100,9 @@ models = sa.Table(
     ),  # what workers ask their engine to see that it is well; null: anything
     sa.Column("probe_words", sa.ARRAY(sa.Text), nullable=False, server_default="{}"),  # all are in its answer
     created_at(),
+    sa.Column("sync_start_s", sa.Float),  # limits of synchronous calls; null: the settings'
+    sa.Column("sync_finish_s", sa.Float),
+    sa.Column("sync_stream_s", sa.Float),
     sa.CheckConstraint("0 < short_tokens AND short_tokens < medium_tokens", name="bounds_rise"),
     sa.CheckConstraint("max_model_len > 0", name="has_context"),
 )
@@ -175,6 +185,8 @@ tasks = sa.Table(
     sa.Column("metadata", JSONB, nullable=False, server_default="{}"),
     sa.Column("webhook", sa.Text),  # the URL that is told of the end
     sa.Column("webhook_at", sa.TIMESTAMP(True)),  # when its delivery was queued
+    sa.Column("rank_at", sa.TIMESTAMP(True), nullable=False, server_default=sa.func.now()),  # core.ranking
+    sa.Column("prefix_key", sa.BigInteger),  # of batch work: equal for requests that begin alike
     sa.CheckConstraint(one_of("state", TaskState), name="state"),
     sa.CheckConstraint(one_of("priority", Priority), name="priority"),
     sa.CheckConstraint(one_of("length_class", LengthClass), name="length_class"),
@@ -188,17 +200,24 @@ tasks = sa.Table(
     sa.Index("ix_tasks_tenant_list", "tenant_id", "id"),
     sa.Index("ix_tasks_open", "tenant_id", "model", postgresql_where=sa.text("finished_at IS NULL")),
     sa.Index("ix_tasks_failed", "id", postgresql_where=sa.text("state = 'failed'")),
+    # What waits is read by its heads and its edges, never as a whole: the cost of a look is not the queue's depth
     sa.Index(
-        "ix_tasks_queued",
-        "model",
-        "length_class",
-        "priority",
-        "id",
-        postgresql_where=sa.text("state = 'queued'"),
+        "ix_tasks_waiting",
+        *("model", "priority", "tenant_id", "length_class", "rank_at", "id"),
+        postgresql_where=sa.text(_UNPUBLISHED),
     ),
     sa.Index(
-        "ix_tasks_unpublished", "id", postgresql_where=sa.text("state = 'queued' AND published_at IS NULL")
+        "ix_tasks_waiting_prefix",
+        *("model", "tenant_id", "length_class", "prefix_key", "rank_at", "id"),
+        postgresql_where=sa.text(f"{_UNPUBLISHED} AND prefix_key IS NOT NULL"),
     ),
+    sa.Index("ix_tasks_unpublished", "id", postgresql_where=sa.text(_UNPUBLISHED)),
+    sa.Index(
+        "ix_tasks_published",
+        *("model", "length_class", "priority", "id"),
+        postgresql_where=sa.text("state = 'queued' AND published_at IS NOT NULL"),
+    ),
+    sa.Index("ix_tasks_queued_deadline", "deadline_at", postgresql_where=sa.text("state = 'queued'")),
     sa.Index(
         "ix_tasks_unpurged",
         "finished_at",
@@ -328,6 +347,8 @@ workers = sa.Table(
     sa.Column("engine_version", sa.Text, nullable=False),
     sa.Column("length_classes", sa.Text, nullable=False),
     sa.Column("max_num_seqs", sa.Integer, nullable=False),
+    sa.Column("reserved_slots", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("ceilings", sa.Text, nullable=False, server_default=""),  # such as long:4
     sa.Column("running", sa.Integer, nullable=False, server_default="0"),
     sa.Column("state", sa.Text, nullable=False),  # starting, ready, draining, engine_down
     sa.Column("health", sa.Text, nullable=False, server_default=Health.HEALTHY.value),

@@ -7,6 +7,7 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from core import ranking
 from core.failures import Failure
 from core.lanes import Lane, LengthClass, Priority
 from core.states import FINAL, TaskState
@@ -19,12 +20,18 @@ SELECT_TASK = sa.select(tasks, ledger_entries.c.cost_usd_micros).outerjoin(
     ledger_entries, ledger_entries.c.task_id == tasks.c.id
 )
 
-_INSERT = sa.text("""
+# `core.ranking.rank_delay_s`, at the rate that the task's model is known to have
+RANK_DELAY_S = f"""least({ranking.MOST_DELAY_S}, {ranking.SLACK} * deadline_s,
+  (prompt_tokens + max_output_tokens) * coalesce(
+    (SELECT least({ranking.MOST_S}, greatest({ranking.LEAST_S}, {ranking.STRETCH} / nullif(tokens_per_s, 0)))
+     FROM model_rates WHERE model_rates.model = new.model), {ranking.UNMEASURED_S}))"""
+
+_INSERT = sa.text(f"""
 WITH new AS (
   SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
     id text, tenant_id text, key_id text, model text, url text, priority text, length_class text,
     max_attempts int, prompt_tokens int, max_output_tokens int, deadline_s float8, metadata jsonb, request text,
-    retry_of text, traceparent text, webhook text, response jsonb, reserved_tokens int)
+    retry_of text, traceparent text, webhook text, response jsonb, reserved_tokens int, prefix_key bigint)
 ), payloads AS (
   INSERT INTO task_payloads (task_id, request) SELECT id, request FROM new
 ), responses AS (
@@ -34,10 +41,12 @@ WITH new AS (
   FROM new WHERE response IS NOT NULL
 )
   INSERT INTO tasks (id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
-                     max_output_tokens, deadline_at, metadata, retry_of, traceparent, webhook, reserved_tokens)
+                     max_output_tokens, deadline_at, metadata, retry_of, traceparent, webhook, reserved_tokens,
+                     prefix_key, rank_at)
   SELECT id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
-         max_output_tokens, now() + make_interval(secs => deadline_s), metadata, retry_of,
-         traceparent, webhook, reserved_tokens FROM new
+         max_output_tokens, now() + make_interval(secs => deadline_s), metadata, retry_of, traceparent,
+         webhook, reserved_tokens, prefix_key, now() + make_interval(secs => {RANK_DELAY_S})
+  FROM new
   RETURNING id, created_at, deadline_at
 """)
 
@@ -69,6 +78,7 @@ async def insert_tasks(
             "webhook": task.webhook,
             "response": task.response,
             "reserved_tokens": task.reserved_tokens,
+            "prefix_key": task.prefix_key,
         }
         for task in new
     ]
@@ -170,6 +180,8 @@ async def final_states(connection: AsyncConnection, task_ids: Sequence[str]) -> 
     return {row.id: TaskState(row.state) for row in rows}
 
 
+_IDS = sa.bindparam("ids", type_=sa.ARRAY(sa.Text))
+
 _CANCEL = sa.text(f"""
 UPDATE tasks t SET
   state = CASE state WHEN 'queued' THEN 'cancelled' ELSE 'cancelling' END,
@@ -189,16 +201,18 @@ async def request_cancel(connection: AsyncConnection, tenant_id: str, task_id: s
     return TaskState(row.state)
 
 
-def _end_queued(which: str) -> sa.TextClause:
+def _end_queued(which: str, first: str = "id") -> sa.TextClause:
     return sa.text(f"""
 UPDATE tasks t SET state = :state, finished_at = now(), failure = :failure, failure_message = :message, {COUNTED}
-WHERE id IN (SELECT id FROM tasks WHERE state = 'queued' AND {which} ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED)
+WHERE id IN (SELECT id FROM tasks WHERE state = 'queued' AND {which}
+  ORDER BY {first} LIMIT :limit FOR UPDATE SKIP LOCKED)
 RETURNING id, {USED}, {PRICES}
 """)
 
 
-_END_QUEUED_LATE = _end_queued("deadline_at <= now()")
+_END_QUEUED_LATE = _end_queued("deadline_at <= now()", first="deadline_at")
 _END_QUEUED_ONE = _end_queued("id = :id")
+_END_QUEUED_MANY = _end_queued("id = ANY(:ids)").bindparams(_IDS)
 
 
 async def expire_queued(connection: AsyncConnection, *, message: str, limit: int) -> list[str]:
@@ -207,6 +221,19 @@ async def expire_queued(connection: AsyncConnection, *, message: str, limit: int
         _END_QUEUED_LATE,
         {"state": TaskState.EXPIRED, "failure": Failure.DEADLINE, "message": message, "limit": limit},
     )
+    return await charge_queued(connection, rows.all(), Failure.DEADLINE)
+
+
+async def expire_these(connection: AsyncConnection, task_ids: Sequence[str], *, message: str) -> list[str]:
+    """End those of the tasks that are still queued as expired; return their ids."""
+    values = {
+        "state": TaskState.EXPIRED,
+        "failure": Failure.DEADLINE,
+        "message": message,
+        "limit": len(task_ids),
+        "ids": list(task_ids),
+    }
+    rows = await connection.execute(_END_QUEUED_MANY, values)
     return await charge_queued(connection, rows.all(), Failure.DEADLINE)
 
 
@@ -227,15 +254,6 @@ async def count_open(connection: AsyncConnection, model: str, tenant_id: str | N
     if tenant_id is not None:
         query = query.where(tasks.c.tenant_id == tenant_id)
     return int((await connection.execute(query)).scalar_one())
-
-
-async def count_queued(connection: AsyncConnection) -> dict[tuple[str, str, str], int]:
-    """Count queued tasks by (model, length class, priority)."""
-    key = (tasks.c.model, tasks.c.length_class, tasks.c.priority)
-    rows = await connection.execute(
-        sa.select(*key, sa.func.count()).where(tasks.c.state == sa.text("'queued'")).group_by(*key)
-    )
-    return {(model, length_class, priority): count for model, length_class, priority, count in rows}
 
 
 _PURGE = sa.text("""

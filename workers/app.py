@@ -17,7 +17,7 @@ from core.slots import SlotRules, default_ceilings, default_reserved
 from runtime.logs import configure_logs
 from runtime.metrics_server import serve_metrics
 from runtime.publishing import PublishingThread
-from runtime.resources import open_celery, open_database, open_redis, open_streams
+from runtime.resources import open_celery, open_credit, open_database, open_redis, open_streams
 from runtime.settings import Settings
 from runtime.tracing import Tracer, open_tracer
 from services.workers import find_model, forget_worker
@@ -65,7 +65,7 @@ class Worker:
         self._time = TimeSheet(settings.worker_name, settings.model, self._engine.accounts)
         await self._engine.start()
         streams = open_streams(settings, self._redis)
-        self._publisher = PublishingThread(open_celery(settings), self._database)
+        self._publisher = PublishingThread(open_celery(settings), self._database, open_credit(settings))
         self._publisher.start()
         self._watch = HealthWatch(
             self._engine,
@@ -128,6 +128,7 @@ class Worker:
             self._engine,
             self._time,
             self._watch.policy,
+            slot_rules(self._settings, self._engine.info.max_num_seqs),
             state=lambda: self._state,
             running=self._running,
             shun=shun,

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.health import Health, HealthPolicy, Transition
 from core.lanes import Priority, parse_length_classes
+from core.slots import SlotRules, format_ceilings
 from runtime import metrics
 from runtime.settings import Settings
 from services.workers import describe_worker, served_elsewhere
@@ -34,13 +35,14 @@ class Presence:
         engine: Engine,
         time: TimeSheet,
         policy: HealthPolicy,
+        rules: SlotRules,
         *,
         state: Callable[[], str],
         running: Callable[[], int],
         shun: Callable[[frozenset[Priority]], None],
     ) -> None:
         self._settings, self._database = settings, database
-        self._engine, self._time, self._policy = engine, time, policy
+        self._engine, self._time, self._policy, self._rules = engine, time, policy, rules
         self._state, self._running, self._shun = state, running, shun
         self._events: list[WorkerEvent] = []  # not written yet
         self._leaves_people = False
@@ -77,6 +79,8 @@ class Presence:
             state=self._state(),
             health=self._policy.health,
             reasons=self._policy.reasons,
+            reserved_slots=self._rules.reserved,
+            ceilings=format_ceilings(self._rules.ceilings),
         )
 
     async def _leave_people(self, row: WorkerRow) -> None:

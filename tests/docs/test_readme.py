@@ -60,7 +60,7 @@ class Shell:
         self._variables.touch()
         (folder / ".headrace").symlink_to(stack.data)
         command = folder / "headrace"
-        command.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m cli \"$@\"\n")
+        command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m cli "$@"\n')
         command.chmod(0o755)
 
     def run(self, block: Block) -> str:

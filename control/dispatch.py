@@ -1,0 +1,161 @@
+"""The dispatcher: while more waits than can start, it decides what goes to the broker next, and how much.
+
+It is the outbox's reader too: a queued row that the broker does not have is published sooner or later, since a
+row is marked only after the broker took its message. Where nothing waits, whoever accepts a task publishes it
+at once, under the ceilings that are set here.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+import structlog
+from redis.exceptions import RedisError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from control.announce import announce
+from control.measuring import Measuring
+from control.queue import Queue
+from core.failures import Failure
+from core.lanes import Lane
+from core.order import Head, Turns, plan_fair, plan_fifo
+from core.prefix import Streak, lengthen
+from core.states import TaskState
+from runtime.publishing import wakeup_of
+from services.dispatch import View, expire_late, lift_shares, look
+from services.publish import note_published
+from storage.broker import BrokerUnavailableError, Publisher
+from storage.credit import Ceilings
+from storage.outbox import Outgoing
+from storage.queue_heads import Group
+from storage.streams import EventStreams
+
+log = structlog.get_logger()
+OLDER_S = 0.1  # who accepts a task publishes it, or says that it waits, well within this
+_BUSY_S = 0.1  # between two looks while something waits; what lies ahead in the broker lasts for longer
+_SHARE = 5  # a look takes at most about one part in so many of the time
+
+
+class Dispatch:
+    """The dispatcher's tick, and its pause."""
+
+    def __init__(
+        self,
+        database: AsyncEngine,
+        publisher: Publisher,
+        ceilings: Ceilings,
+        streams: EventStreams,
+        *,
+        order: str,
+        idle_s: float,
+        older_s: float = OLDER_S,
+    ) -> None:
+        self._database, self._publisher, self._ceilings = database, publisher, ceilings
+        self._streams, self._fifo = streams, order == "fifo"
+        self._idle_s, self._older_s = idle_s, older_s
+        self._measuring = Measuring(database)
+        self._turns: dict[str, Turns] = {}
+        self._streaks: dict[Group, Streak] = {}
+        self._active: dict[str, set[str]] = {}  # tenants by model, at the look before
+        self._floors: dict[str, float] = {}
+        self._waiting = False
+        self._took_s = 0.0
+        self._wake = asyncio.Event()
+
+    async def pause(self) -> None:
+        """Wait for the next look: until something is said to wait, or for a while."""
+        try:
+            async with asyncio.timeout(_BUSY_S if self._waiting else self._idle_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        await asyncio.sleep(self._took_s * _SHARE if self._waiting else 0)  # the wake-ups of a burst are one
+        self._wake.clear()
+
+    async def listen(self) -> None:
+        """Hear what waits, until cancelled."""
+        while True:
+            try:
+                async for _ in self._ceilings.wakes():
+                    self._wake.set()
+            except (RedisError, OSError) as error:
+                log.warning("waiting_not_heard", error=str(error))
+            await asyncio.sleep(0.5)
+
+    async def __call__(self) -> Mapping[str, int]:
+        """Send what can start soon, and set the ceilings for what comes meanwhile."""
+        began = time.monotonic()
+        try:
+            held = await self._ceilings.held()
+        except RedisError:
+            held = None  # publishing fails as well, and the ceilings run out
+        view = await look(self._database, older_s=self._older_s)
+        queue = Queue(view, await self._measuring.paces(), fifo=self._fifo)
+        await self._measuring.take(queue)
+        sent = late = 0
+        if queue.groups_with_room() and held is not None:
+            sent, late = await self._send(view, queue)
+        if held is not None:
+            try:
+                await self._ceilings.put(queue.ceilings(held))
+            except RedisError as error:
+                log.warning("ceilings_not_set", error=str(error))
+        self._waiting = queue.can_go_on()
+        self._took_s = time.monotonic() - began
+        return {"sent": sent, "late": late}
+
+    async def _send(self, view: View, queue: Queue) -> tuple[int, int]:
+        heads = await queue.read(self._database, self._streaks, older_s=self._older_s)
+        picks, late = list[Head](), list[Head]()
+        for model, of_model in heads.items():
+            if self._fifo:
+                plan = plan_fifo(of_model, queue.fleets[model])
+            else:
+                plan = plan_fair(
+                    of_model,
+                    queue.fleets[model],
+                    counters=await self._counters(view, queue, model),
+                    weights=view.weights,
+                    turns=self._turns.setdefault(model, Turns()),
+                )
+                self._note_streaks(model, plan.picks)
+            late += plan.late
+            picks += plan.picks
+            if plan.picks and not await self._publish([queue.outgoing(head) for head in plan.picks]):
+                break
+        if late:
+            for task_id in await expire_late(self._database, [head.id for head in late]):
+                await announce(self._streams, task_id, TaskState.EXPIRED, Failure.DEADLINE)
+        return len(picks), len(late)
+
+    async def _counters(self, view: View, queue: Queue, model: str) -> dict[str, float]:
+        """The model's virtual token counters, those that came back lifted, with what is in flight."""
+        served = {tenant: level for (of, tenant), level in view.served.items() if of == model}
+        active = queue.active(model)
+        before = self._active.get(model, active)
+        raised = queue.lift(model, served, active - before, self._floors.get(model, 0.0))
+        self._active[model], self._floors[model] = active, raised.floor
+        if raised.served:
+            await lift_shares(self._database, model, raised.served)
+            served |= raised.served
+        return queue.with_in_flight(model, served)
+
+    def _note_streaks(self, model: str, picks: Sequence[Head]) -> None:
+        by_group: dict[Group, list[Head]] = {}
+        for head in picks:
+            if head.prefix is not None:
+                lane = Lane(model, head.length_class, head.priority)
+                by_group.setdefault(Group(lane, head.tenant_id), []).append(head)
+        for group, heads in by_group.items():
+            streak = lengthen(self._streaks.get(group), heads)
+            if streak is not None:
+                self._streaks[group] = streak
+
+    async def _publish(self, picks: Sequence[Outgoing]) -> bool:
+        try:
+            await asyncio.to_thread(self._publisher.publish_many, [wakeup_of(one) for one in picks])
+        except BrokerUnavailableError as error:
+            log.warning("not_sent", tasks=len(picks), error=str(error))
+            return False
+        await note_published(self._database, [one.task_id for one in picks])
+        return True

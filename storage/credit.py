@@ -1,0 +1,117 @@
+"""How much may be published at once, without asking who is next: kept by the control process in the broker.
+
+For each model and priority there is a ceiling: publishing is free while the messages in the priority's queues
+and those that workers hold stay below it. With a backlog it is 0 and everything waits for the dispatcher. A
+ceiling that nobody renewed is gone, and publishing is free: without control, tasks run first come, first served.
+
+Raises: redis.exceptions.RedisError.
+"""
+
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import RedisError
+
+from core.lanes import LengthClass, Priority
+from storage.outbox import Outgoing
+
+LASTS_S = 5.0
+_KNOWN_S = 0.1  # for how long what is left of a credit is spent without asking again
+_ASK_AGAIN_S = 0.01  # once it is spent
+
+
+class _Keys:
+    def __init__(self, key_prefix: str) -> None:
+        self.ceilings = f"{key_prefix}:ceilings:"  # + model: a hash of priorities
+        self.waiting = f"{key_prefix}:q:"  # + queue: a list of kombu's
+        self.held = f"{key_prefix}:q:unacked"  # a hash of kombu's
+        self.wake = f"{key_prefix}:waiting"  # a channel
+
+
+class Credit:
+    """The publisher's side; blocking, for its thread."""
+
+    def __init__(self, redis: Redis, key_prefix: str) -> None:
+        self._redis, self._keys = redis, _Keys(key_prefix)
+        self._known: dict[tuple[str, Priority], list[Any]] = {}  # when asked, and what is left
+
+    def split(self, outgoing: Sequence[Outgoing]) -> tuple[list[Outgoing], list[Outgoing]]:
+        """Say which may be published now, in order, and which wait for the dispatcher."""
+        free, held_back = list[Outgoing](), list[Outgoing]()
+        for one in outgoing:
+            left = self._left(one.lane.model, one.lane.priority)
+            if left is not None and left < 1:
+                held_back.append(one)
+                continue
+            free.append(one)
+            if left is not None:
+                self._known[one.lane.model, one.lane.priority][1] = left - 1
+        return free, held_back
+
+    def _left(self, model: str, priority: Priority) -> int | None:
+        """What may be published; None: any number. Spent from what was known a moment ago, asked for anew after."""
+        now = time.monotonic()
+        known = self._known.get((model, priority))
+        if known is not None:
+            asked_at: float = known[0]
+            left: int | None = known[1]
+            spent = left is not None and left < 1
+            if now - asked_at < (_ASK_AGAIN_S if spent else _KNOWN_S):
+                return left
+        left = self._ask(model, priority)
+        self._known[model, priority] = [now, left]
+        return left
+
+    def _ask(self, model: str, priority: Priority) -> int | None:
+        queues = [f"{model}.{length_class}.{priority}" for length_class in LengthClass]
+        with self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.hget(self._keys.ceilings + model, priority)
+            pipeline.hlen(self._keys.held)
+            for queue in queues:
+                pipeline.llen(self._keys.waiting + queue)
+            ceiling, *there = pipeline.execute()
+        return None if ceiling is None else int(ceiling) - sum(there)
+
+    def wake(self) -> None:
+        """Tell the dispatcher that something waits."""
+        self._redis.publish(self._keys.wake, b"")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._redis.close()
+
+
+class Ceilings:
+    """The control process's side."""
+
+    def __init__(self, redis: AsyncRedis, key_prefix: str) -> None:
+        self._redis, self._keys = redis, _Keys(key_prefix)
+
+    async def held(self) -> int:
+        """Count messages that workers hold, over all models."""
+        return int(await self._redis.hlen(self._keys.held))
+
+    async def put(self, ceilings: Mapping[str, Mapping[Priority, int]]) -> None:
+        """Set ceilings by model; they last for `LASTS_S`."""
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for model, by_priority in ceilings.items():
+                values: Any = {str(priority): most for priority, most in by_priority.items()}
+                pipeline.hset(self._keys.ceilings + model, mapping=values)
+                pipeline.pexpire(self._keys.ceilings + model, round(LASTS_S * 1000))
+            await pipeline.execute()
+
+    async def wakes(self) -> AsyncIterator[None]:
+        """Yield when something waits, until the connection breaks."""
+        pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+        try:
+            await pubsub.subscribe(self._keys.wake)
+            while True:
+                if await pubsub.get_message(timeout=60) is not None:
+                    yield
+        finally:
+            with suppress(RedisError, OSError):
+                await pubsub.aclose()  # type: ignore[no-untyped-call]
