@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from api import (
     admin,
+    batches,
     chat,
     completions,
     errors,
@@ -102,7 +103,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(metrics.CountRequests)
     errors.install(app)
     openapi.install(app)
-    openai = (chat, completions, responses, response_follow, models, files)
+    openai = (chat, completions, responses, response_follow, models, files, batches)
     for resource in (*openai, tasks, events, webhooks, health, metrics, *admin.RESOURCES):
         app.include_router(resource.router)
     return app

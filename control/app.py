@@ -8,6 +8,9 @@ import socket
 import structlog
 
 from control.dispatch import Dispatch
+from control.batch_expansion import BatchExpansion, Limits
+from control.batch_results import BatchResults
+from control.batch_validation import BatchValidation
 from control.expiry import Expiry
 from control.figures import Figures
 from control.files import FileRemoval
@@ -30,6 +33,7 @@ from storage.depths import BrokerDepths
 log = structlog.get_logger()
 _RETENTION_EVERY_S = 30.0
 _FIGURES_EVERY_S = 5.0
+_ENVELOPE_BYTES = 64 * 1024  # of a batch's line, around the request
 
 
 async def _serve(settings: Settings) -> None:
@@ -42,13 +46,22 @@ async def _serve(settings: Settings) -> None:
     publisher = Publisher(open_celery(settings))
     dispatch = Dispatch(database, publisher, ceilings, streams, order=settings.order, idle_s=settings.tick_s)
     leader = Leader(database, "control", f"{socket.gethostname()}-{os.getpid()}", settings.leader_lease_s)
+    line_bytes = settings.max_body_bytes + _ENVELOPE_BYTES
+    limits = Limits(settings.batch_live_tasks, line_bytes, settings.max_attempts)
+    results = BatchResults(database, blobs, streams, max_line_bytes=line_bytes)
+    removal = FileRemoval(database, blobs, upload_s=settings.upload_s, retention_s=settings.retention_s)
     loops = [
         Loop("rescue", settings.tick_s, Rescue(database, streams)),
         Loop("dispatch", settings.tick_s, dispatch, pause=dispatch.pause, counted=False),
         Loop("recount", 2 * settings.tick_s, Recount(database, BrokerDepths(broker, settings.key_prefix))),
         Loop("expiry", settings.tick_s, Expiry(database, streams)),
         Loop("retention", _RETENTION_EVERY_S, retention),
-        Loop("files", settings.tick_s, FileRemoval(database, blobs, upload_s=settings.upload_s)),
+        Loop(
+            "batch_validation", settings.tick_s, BatchValidation(database, blobs, max_line_bytes=line_bytes)
+        ),
+        Loop("batch_expansion", settings.tick_s, BatchExpansion(database, blobs, limits)),
+        Loop("batch_results", settings.tick_s, results),
+        Loop("files", settings.tick_s, removal),
     ]
     sender = WebhookSender(private_allowed=settings.webhook_private)
     webhooks = Webhooks(database, sender, settings.key_pepper.get_secret_value().encode())

@@ -59,6 +59,7 @@ class Settings(BaseSettings):
     max_file_bytes: int = Field(default=512 * 1024 * 1024, ge=1024)
     max_batch_file_bytes: int = Field(default=200 * 1024 * 1024, ge=1024)  # a batch's input
     upload_s: float = Field(default=3600.0, gt=0)  # an upload not done by then is given up
+    batch_live_tasks: int = Field(default=2000, ge=2)  # of one batch, queued or running at a time
     batch_file_ttl_s: float = Field(default=30 * 24 * 3600.0, gt=0)  # a batch's files, unless the caller says
 
     # Worker

@@ -119,7 +119,8 @@ class ModelPut(Strict):
     tool_parser: Parser | None = None  # vLLM's parser of tool calls; null: no tools are served
     reasoning_parser: Parser | None = None  # vLLM's parser of reasoning; null: all is answer
     probe_prompt: ProbeText | None = None  # what workers ask now and then to see that the model is well
-    probe_words: Annotated[list[ProbeText], Field(max_length=16)] = []  # all are in the answer, in any case
+    # all are in the answer, in any case
+    probe_words: Annotated[list[ProbeText], Field(max_length=16, default_factory=list)]
 
     @model_validator(mode="after")
     def _words_need_a_prompt(self) -> Self:

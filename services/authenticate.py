@@ -52,3 +52,10 @@ async def note_uses(database: AsyncEngine, used: dict[str, float]) -> int:
     """Note when keys (by id, seconds since the epoch) were last used; return how many were written."""
     async with autocommit(database) as connection:
         return await identities.note_uses(connection, used)
+
+
+async def access_of(database: AsyncEngine, caller: Caller) -> Access:
+    """Return what a caller known from before has access to now."""
+    async with autocommit(database) as connection:
+        models = await registry.granted_models(connection, caller.tenant_id)
+    return Access(caller, {model.name: model for model in models})

@@ -8,7 +8,7 @@ Raises from every method: OSError (FileNotFoundError for a missing blob), or wha
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -106,7 +106,7 @@ class Blobs:
         with suppress(Exception):
             self._fs.rm_file(path)
 
-    async def reading(self, key: str, start: int = 0) -> AsyncIterator[bytes]:
+    async def reading(self, key: str, start: int = 0) -> AsyncGenerator[bytes, None]:
         """Yield a blob's bytes from an offset on, block by block."""
         path = self._path(key)
         file = await self.run(lambda: self._fs.open(path, "rb", block_size=_PART_BYTES))

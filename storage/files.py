@@ -121,7 +121,13 @@ UPDATE files SET state = 'deleted' WHERE id IN (
   LIMIT :limit FOR UPDATE SKIP LOCKED)
 """)
 
-_REMOVABLE = sa.text("SELECT id FROM files WHERE state = 'deleted' ORDER BY id LIMIT :limit")
+# the bytes of a batch's input stay until the batch has read them, whatever became of the file
+_REMOVABLE = sa.text("""
+SELECT id FROM files f WHERE state = 'deleted' AND NOT EXISTS (
+  SELECT 1 FROM batches b WHERE b.input_file_id = f.id
+    AND b.state IN ('validating', 'in_progress', 'finalizing', 'cancelling'))
+ORDER BY id LIMIT :limit
+""")
 
 
 async def condemn_files(connection: AsyncConnection, *, unfinished_s: float, limit: int) -> None:

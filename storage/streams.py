@@ -253,6 +253,11 @@ class EventStreams:
         result: Any = await self._redis.get(self._result(task_id))
         return result.decode() if result is not None else None
 
+    async def forget(self, task_ids: Sequence[str]) -> None:
+        """Delete what is kept of final tasks whose results are elsewhere: streams, fences and responses."""
+        kinds = (self._stream, self._fence, self._result)
+        await self._redis.unlink(*(key(task_id) for task_id in task_ids for key in kinds))
+
     async def ask_cancel(self, task_id: str) -> None:
         """Tell all workers to stop a task now; the lease renewal tells them within a second otherwise."""
         await self._redis.publish(self.cancel_channel, task_id)

@@ -186,19 +186,22 @@ _CANCEL = sa.text(f"""
 UPDATE tasks t SET
   state = CASE state WHEN 'queued' THEN 'cancelled' ELSE 'cancelling' END,
   finished_at = CASE state WHEN 'queued' THEN now() END, {COUNTED}
-WHERE id = :id AND tenant_id = :tenant_id AND state IN ('queued', 'in_progress')
+WHERE id IN (
+  SELECT id FROM tasks WHERE id = ANY(:ids) AND tenant_id = :tenant_id AND state IN ('queued', 'in_progress')
+  ORDER BY id FOR UPDATE)
 RETURNING id, state, {USED}, {PRICES}
-""")
+""").bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Text)))
 
 
-async def request_cancel(connection: AsyncConnection, tenant_id: str, task_id: str) -> TaskState | None:
-    """Cancel a queued task for good, mark a running one; None when there was nothing to change."""
-    row = (await connection.execute(_CANCEL, {"id": task_id, "tenant_id": tenant_id})).one_or_none()
-    if row is None:
-        return None
-    if row.state == TaskState.CANCELLED:
-        await charge_queued(connection, [row], None)
-    return TaskState(row.state)
+async def request_cancel(
+    connection: AsyncConnection, tenant_id: str, task_ids: Sequence[str]
+) -> dict[str, TaskState]:
+    """Cancel queued tasks for good, mark running ones; return the states of those that changed."""
+    rows = list(await connection.execute(_CANCEL, {"ids": list(task_ids), "tenant_id": tenant_id}))
+    ended = [row for row in rows if row.state == TaskState.CANCELLED]
+    if ended:
+        await charge_queued(connection, ended, None)
+    return {row.id: TaskState(row.state) for row in rows}
 
 
 def _end_queued(which: str, first: str = "id") -> sa.TextClause:

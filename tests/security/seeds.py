@@ -99,6 +99,15 @@ async def _file(world: World) -> str:
     return str((await world.call("POST", "/v1/files", files=upload, data={"purpose": "batch"}))["id"])
 
 
+async def _batch(world: World) -> str:
+    body = {
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+        "input_file_id": await _file(world),
+    }
+    return str((await world.call("POST", "/v1/batches", json=body))["id"])
+
+
 async def _key(world: World) -> str:
     name = secrets.token_hex(4)
     key, _ = await add_key(
@@ -122,6 +131,7 @@ SEEDS: dict[str, Callable[[World], Awaitable[str]]] = {
     "secret_id": _secret,
     "disabled_id": _disabled,
     "file_id": _file,
+    "batch_id": _batch,
     "model": _model,
     "key": _key,
     "tenant": _tenant,

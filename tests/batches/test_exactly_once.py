@@ -1,0 +1,237 @@
+"""A batch's cursor, lines, parts and counts move together or not at all, whoever else is at it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from control.batch_expansion import BatchExpansion, Limits
+from control.batch_results import BatchResults
+from control.batch_validation import BatchValidation
+from core.batches import BatchState
+from core.files import Purpose
+from core.pricing import Usage
+from core.states import TaskState
+from runtime.chat_template import ModelTokenizer
+from services import attempt
+from services.attempt import Holder
+from services.create_batch import create_batch
+from services.end_batch import cancel_batch, end_batch, remove_leftovers
+from services.read_batches import find_batch
+from services.register import new_id
+from services.store_file import finish_file, storing
+from services.write_results import write_ended
+from storage.batch_items import OvertakenError
+from storage.batches import Batch, NewBatch
+from storage.blobs import Blobs, file_key
+from storage.files import NewFile
+from storage.idempotency import Earlier
+from storage.records import Caller, Ending
+from storage.streams import EventStreams
+from tests.batches.lines import jsonl, request
+from tests.support.seeds import MODEL, seed_caller
+from workers.deterministic_output import make_model
+
+LINES = 40
+LIVE = 16
+
+
+class Hands:
+    """A batch, and the loops that work on it, called one by one."""
+
+    def __init__(self, database: AsyncEngine, blobs: Blobs, streams: EventStreams, caller: Caller) -> None:
+        self.database, self.blobs, self.caller = database, blobs, caller
+        self.validate = BatchValidation(database, blobs, max_line_bytes=10_000)
+        self.results = BatchResults(database, blobs, streams, max_line_bytes=10_000)
+        self.id = ""
+
+    def expansion(self) -> BatchExpansion:
+        """The loop of a process that just took the lead."""
+        return BatchExpansion(self.database, self.blobs, Limits(LIVE, 10_000, 3))
+
+    async def begin(self, lines: int = LINES) -> None:
+        """Accept and validate a batch."""
+        content = jsonl(request(MODEL, f"id-{i}", f"Question {i}") for i in range(lines))
+        file_id = new_id("file")
+        new = NewFile(file_id, self.caller.tenant_id, Purpose.BATCH, "a.jsonl", None)
+        async with storing(self.database, self.blobs, new) as writer:
+            await writer.write(content)
+        await finish_file(self.database, file_id, size_bytes=len(content))
+        self.id = new_id("batch")
+        batch = NewBatch(
+            self.id, self.caller, "/v1/chat/completions", "1h", 3600.0, {}, 3600.0, file_id, len(content)
+        )
+        await create_batch(self.database, batch, None, lambda batch: Earlier(batch.id, 200, None))
+        await self.validate()
+
+    async def batch(self) -> Batch:
+        """As it is now."""
+        found = await find_batch(self.database, self.caller.tenant_id, self.id)
+        assert found is not None
+        return found
+
+    async def run_queued(self) -> int:
+        """Claim and complete every queued task, as a worker would."""
+        ids = await self.query("SELECT id FROM tasks WHERE state = 'queued' ORDER BY id")
+        claims = await attempt.claim(self.database, [row.id for row in ids], Holder("w", MODEL, 10.0))
+        await attempt.settle(
+            self.database,
+            [
+                Ending(
+                    claim.task_id, claim.attempt, TaskState.COMPLETED, Usage(10, 4, 5), 7, response='{"a":1}'
+                )
+                for claim in claims.values()
+            ],
+        )
+        return len(claims)
+
+    async def query(self, statement: str) -> list[sa.Row[tuple[object, ...]]]:
+        """Ask the database."""
+        async with self.database.connect() as connection:
+            return list(await connection.execute(sa.text(statement)))
+
+    async def lines_of(self, file_id: str | None) -> list[dict[str, object]]:
+        """The lines of a result file."""
+        if file_id is None:
+            return []
+        async with aclosing(self.blobs.reading(file_key(file_id))) as blocks:
+            content = b"".join([block async for block in blocks])
+        return [json.loads(line) for line in content.splitlines()]
+
+
+@pytest.fixture
+async def hands(
+    database: AsyncEngine, blobs: Blobs, streams_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Hands]:
+    from redis.asyncio import Redis
+
+    folder = tmp_path_factory.mktemp("model")
+    make_model(folder)
+    ModelTokenizer(folder)
+    caller = await seed_caller(database)
+    async with database.begin() as connection:
+        await connection.execute(sa.text("UPDATE models SET path = :path"), {"path": str(folder)})
+    redis = Redis.from_url(streams_url)
+    yield Hands(database, blobs, EventStreams(redis, "hr", 60), caller)
+    await redis.aclose()
+
+
+async def test_a_batch_has_never_more_open_tasks_than_it_may(hands: Hands) -> None:
+    await hands.begin()
+    expand, seen = hands.expansion(), []
+    while (batch := await hands.batch()).state is BatchState.IN_PROGRESS:
+        await expand()
+        seen.append((await hands.query("SELECT count(*) FROM tasks WHERE finished_at IS NULL"))[0][0])
+        await hands.run_queued()
+        await hands.results()
+    assert batch.state is BatchState.COMPLETED
+    assert seen == [16, 16, 8]
+    assert (batch.total, batch.completed, batch.failed) == (LINES, LINES, 0)
+    lines = await hands.lines_of(batch.output_file_id)
+    assert sorted(str(line["custom_id"]) for line in lines) == sorted(f"id-{i}" for i in range(LINES))
+
+
+async def test_usage_and_cost_are_the_sums_of_the_ledger_at_every_moment(hands: Hands) -> None:
+    await hands.begin()
+    expand = hands.expansion()
+    while True:
+        await expand()
+        await hands.run_queued()
+        for _ in range(2):  # before and after what ended is written
+            batch = await hands.batch()
+            row = (
+                await hands.query(
+                    "SELECT count(*) AS lines, sum(prompt_tokens) AS prompt, sum(cached_tokens) AS cached,"
+                    " sum(output_tokens) AS output, sum(cost_usd_micros) AS cost FROM ledger_entries"
+                )
+            )[0]
+            assert batch.completed == row.lines
+            assert batch.usage == Usage(int(row.prompt), int(row.cached), int(row.output))
+            assert batch.cost_usd_micros == row.cost
+            await hands.results()
+        if batch.state is BatchState.COMPLETED:
+            break
+
+
+async def test_two_leaders_at_once_double_no_line(hands: Hands) -> None:
+    await hands.begin()
+    one, other = hands.expansion(), hands.expansion()
+    while (await hands.batch()).state is BatchState.IN_PROGRESS:
+        await asyncio.gather(one(), other())
+        await hands.run_queued()
+        await asyncio.gather(hands.results(), hands.results())
+    batch = await hands.batch()
+    assert (batch.completed, batch.failed) == (LINES, 0)
+    assert (await hands.query("SELECT count(*) FROM tasks"))[0][0] == LINES
+    lines = await hands.lines_of(batch.output_file_id)
+    assert sorted(str(line["custom_id"]) for line in lines) == sorted(f"id-{i}" for i in range(LINES))
+    assert (await hands.query("SELECT count(*) FROM files WHERE state = 'ready'"))[0][0] == 2
+
+
+async def test_a_part_that_was_written_and_never_noted_is_written_again(hands: Hands) -> None:
+    await hands.begin(10)
+    await hands.expansion()()
+    await hands.run_queued()
+    batch = await hands.batch()
+    # as a process that was killed between the part and its row leaves it
+    async with hands.blobs.writing(f"parts/{batch.id}/000000-lost-output") as writer:
+        await writer.write(b'{"custom_id": "id-0"}\n')
+    await hands.results()
+    done = await hands.batch()
+    assert len(await hands.lines_of(done.output_file_id)) == 10
+    assert await hands.blobs.count("parts") == 2
+    assert (await remove_leftovers(hands.database, hands.blobs, retention_s=60, limit=10))["batches"] == 1
+    assert await hands.blobs.count("parts") == 0
+    assert (await remove_leftovers(hands.database, hands.blobs, retention_s=0, limit=10))["lines"] == 10
+
+
+async def test_what_was_overtaken_leaves_neither_rows_nor_bytes(hands: Hands) -> None:
+    await hands.begin(10)
+    await hands.expansion()()
+    await hands.run_queued()
+    stale = await hands.batch()
+    await write_ended(hands.database, hands.blobs, stale, stale.parts)
+    before = await hands.blobs.count("parts")
+    with pytest.raises(OvertakenError):
+        await end_batch(hands.database, hands.blobs, stale)
+    async with hands.database.begin() as connection:
+        await connection.execute(sa.text("UPDATE batch_items SET part = NULL, outcome = NULL WHERE line = 1"))
+    with pytest.raises(OvertakenError):
+        await write_ended(hands.database, hands.blobs, stale, stale.parts)
+    assert await hands.blobs.count("parts") == before
+    assert (await hands.batch()).completed == 10 + 1  # the row put back by hand is counted as not yet written
+
+
+async def test_lines_that_never_ran_are_named_when_a_batch_is_cancelled(hands: Hands) -> None:
+    await hands.begin()
+    await hands.expansion()()
+    assert await cancel_batch(hands.database, hands.caller.tenant_id, hands.id)
+    assert not await cancel_batch(hands.database, hands.caller.tenant_id, hands.id)
+    await hands.expansion()()
+    await hands.results()
+    batch = await hands.batch()
+    assert (batch.state, batch.completed, batch.failed, batch.cost_usd_micros) == (
+        BatchState.CANCELLED,
+        0,
+        LINES,
+        0,
+    )
+    lines = await hands.lines_of(batch.error_file_id)
+    assert sorted(str(line["custom_id"]) for line in lines) == sorted(f"id-{i}" for i in range(LINES))
+    assert (await hands.query("SELECT DISTINCT state FROM tasks"))[0][0] == "cancelled"
+
+
+async def test_a_batch_cancelled_before_it_was_looked_at_just_ends(hands: Hands) -> None:
+    await hands.begin()
+    await hands.query("SELECT 1")
+    async with hands.database.begin() as connection:
+        await connection.execute(sa.text("UPDATE batches SET state = 'validating', model = NULL, total = 0"))
+    assert await cancel_batch(hands.database, hands.caller.tenant_id, hands.id)
+    await hands.validate()
+    await hands.results()
+    batch = await hands.batch()
+    assert (batch.state, batch.output_file_id, batch.error_file_id) == (BatchState.CANCELLED, None, None)
