@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from api.limits import draw, put_back
+from api.limits import draw, put_back, warn
 from api.state import ApiState
 from runtime import metrics
 from runtime.granted import too_many_open
@@ -12,6 +12,7 @@ from runtime.tracing import current_request
 from schemas.errors import RequestError, overloaded
 from schemas.generation import Generation
 from services.authenticate import Access
+from services.hold import BudgetExhaustedError
 from services.once import Earlier, IdempotencyKey, KeyInFlightError, KeyReusedError
 from services.submit import TooManyOpenError, submit
 from storage.outbox import Outgoing
@@ -46,8 +47,13 @@ async def accept(
     except (KeyReusedError, KeyInFlightError) as error:
         await put_back(state, new)
         raise refusal_of(error) from error
+    except BudgetExhaustedError:
+        await put_back(state, new)
+        raise
     except TooManyOpenError as error:
+        await put_back(state, new)
         raise too_many_open(new.lane.model, error.limit) from error
+    warn(access)
     if isinstance(accepted, Task):
         metrics.count_accepted(new.lane, new.caller.tenant_class)
         state.publisher.put(Outgoing(new.id, new.lane, new.traceparent))

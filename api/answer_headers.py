@@ -15,6 +15,13 @@ def open_headers() -> dict[str, str]:
     return headers
 
 
+def drop_headers() -> None:
+    """Take back what was added so far."""
+    current = _HEADERS.get()
+    if current is not None:
+        current.clear()
+
+
 def add_headers(headers: dict[str, str]) -> None:
     """Add to the answer of the request that is being worked on; outside of one, nothing happens."""
     current = _HEADERS.get()

@@ -11,10 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.answer_headers import open_headers
 from api.json import JsonResponse
+from api.limits import exhausted
 from api.sse import ClientGoneError
 from runtime.metrics import REFUSALS, bounded
 from schemas.errors import RequestError, error_body, overloaded
 from services.change import ConflictError, MissingError
+from services.hold import BudgetExhaustedError
 from storage.errors import STORE_ERRORS, is_away
 
 log = structlog.get_logger()
@@ -44,6 +46,11 @@ def install(app: FastAPI) -> None:
         # of a list, the place in it stands last: the parameter's own name is what a caller knows
         name = next((str(part) for part in reversed(first["loc"]) if isinstance(part, str)), "request")
         return JsonResponse(error_body(400, f"Invalid {name}: {first['msg']}.", "invalid_value", name), 400)
+
+    @app.exception_handler(BudgetExhaustedError)
+    async def budget(_: Request, error: BudgetExhaustedError) -> Response:
+        refusal = exhausted(error)
+        return JsonResponse(refusal.body(), refusal.status, refusal.headers)
 
     @app.exception_handler(MissingError)
     async def missing(_: Request, error: MissingError) -> Response:

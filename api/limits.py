@@ -1,4 +1,7 @@
-"""Rate limits at admission: a request draws from every bucket that it falls under, or is refused with 429."""
+"""Rate limits and budgets at admission: who is over one is refused with 429.
+
+A request draws from every bucket that it falls under, or from none.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -6,12 +9,14 @@ from dataclasses import replace
 import structlog
 from redis.exceptions import RedisError
 
-from api.answer_headers import add_headers
+from api.answer_headers import add_headers, drop_headers
 from api.state import ApiState
+from core.budgets import warning_of
 from core.limits import Unit, buckets_of, describe, retry_after_s, too_large
 from runtime.metrics import LIMITS_UNCHECKED
 from schemas.errors import RequestError, overloaded
 from services.authenticate import Access
+from services.hold import BudgetExhaustedError
 from storage.limits import Reserved
 from storage.records import NewTask
 
@@ -63,6 +68,24 @@ async def draw(state: ApiState, access: Access, new: NewTask) -> NewTask:
     if any(bucket.unit is Unit.TOKENS for bucket in buckets):
         return replace(new, reserved_tokens=tokens)
     return new
+
+
+def warn(access: Access) -> None:
+    """Tell in the answer of budgets past their soft threshold."""
+    warning = warning_of(access.budgets)
+    if warning is not None:
+        add_headers({"X-Headrace-Budget-Warning": warning})
+
+
+def exhausted(error: BudgetExhaustedError) -> RequestError:
+    """What the caller of a spent budget is told: waiting does not help, so no limit is told of."""
+    drop_headers()
+    return RequestError(
+        429,
+        f"The budget is exhausted: {error.standing.describe()}.",
+        "budget_exhausted",
+        headers={"x-should-retry": "false"},
+    )
 
 
 async def put_back(state: ApiState, new: NewTask) -> None:

@@ -7,10 +7,11 @@ import socket
 
 import structlog
 
-from control.dispatch import Dispatch
 from control.batch_expansion import BatchExpansion, Limits
 from control.batch_results import BatchResults
 from control.batch_validation import BatchValidation
+from control.budgets import Budgets
+from control.dispatch import Dispatch
 from control.expiry import Expiry
 from control.figures import Figures
 from control.files import FileRemoval
@@ -34,6 +35,7 @@ log = structlog.get_logger()
 _RETENTION_EVERY_S = 30.0
 _FIGURES_EVERY_S = 5.0
 _ENVELOPE_BYTES = 64 * 1024  # of a batch's line, around the request
+_BUDGETS_EVERY_S = 5.0
 
 
 async def _serve(settings: Settings) -> None:
@@ -63,6 +65,7 @@ async def _serve(settings: Settings) -> None:
         Loop("batch_results", settings.tick_s, results),
         Loop("files", settings.tick_s, removal),
     ]
+    loops.append(Loop("budgets", _BUDGETS_EVERY_S, Budgets(database)))
     sender = WebhookSender(private_allowed=settings.webhook_private)
     webhooks = Webhooks(database, sender, settings.key_pepper.get_secret_value().encode())
     loops.append(Loop("webhooks", settings.tick_s, webhooks))

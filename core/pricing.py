@@ -18,6 +18,7 @@ class Tariff:
     output_usd_micros: int  # per million output tokens
     engine_usd_micros: int = 0  # per second of engine time
     id: int | None = None  # of its row; the ledger names it
+    engine_us_per_token: int = 0  # what a hold takes the engine to need; charged is what it did need
 
 
 FREE = Tariff(0, 0, 0)
@@ -57,17 +58,11 @@ def cost_usd_micros(usage: Usage, tariff: Tariff, engine_us: int = 0) -> int:
     return (total + _PER // 2) // _PER
 
 
-def hold_usd_micros(
-    prompt_tokens: int, max_output_tokens: int, tariff: Tariff, engine_us_per_token: int
-) -> int:
+def hold_usd_micros(prompt_tokens: int, max_output_tokens: int, tariff: Tariff) -> int:
     """The most that a task can cost: the whole prompt at its dearer price, and all the output it may make.
 
-    How long the engine will be at it is not known; `engine_us_per_token` is what the operator expects.
+    Of the engine's time only an expectation is known.
     """
-    dearer = max(tariff.prompt_usd_micros, tariff.cached_usd_micros)
-    total = (
-        prompt_tokens * dearer
-        + max_output_tokens * tariff.output_usd_micros
-        + (prompt_tokens + max_output_tokens) * engine_us_per_token * tariff.engine_usd_micros
-    )
-    return (total + _PER // 2) // _PER
+    cached = prompt_tokens if tariff.cached_usd_micros > tariff.prompt_usd_micros else 0
+    engine_us = (prompt_tokens + max_output_tokens) * tariff.engine_us_per_token
+    return cost_usd_micros(Usage(prompt_tokens, cached, max_output_tokens), tariff, engine_us)

@@ -58,10 +58,11 @@ async def prepare(
         prompt_field=request.prompt_field,
         output_field=request.output_field,
     )
+    lane = Lane(model.name, model.bounds.classify(lengths.total_tokens), terms.priority)
     return NewTask(
         id=terms.task_id or new_id("task"),
         caller=access.caller,
-        lane=Lane(model.name, model.bounds.classify(lengths.total_tokens), terms.priority),
+        lane=lane,
         url=terms.url,
         request=encoded,
         prompt_tokens=lengths.prompt_tokens,
@@ -73,6 +74,9 @@ async def prepare(
         response=terms.response,
         max_open_tasks=model.limits.max_open_tasks,
         choices=request.choices,
+        hold_usd_micros=access.hold_of(
+            lane, lengths.prompt_tokens, lengths.max_output_tokens * request.choices
+        ),
     )
 
 

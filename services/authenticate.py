@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core import keys
+from core.budgets import Standing
+from core.lanes import Lane
 from core.limits import RateLimit
+from core.pricing import hold_usd_micros
 from core.scopes import Scope
-from storage import identities, limits, registry
+from storage import budgets, identities, limits, registry, tariffs
 from storage.autocommit import autocommit
 from storage.records import Caller, Model
+from storage.tariffs import PriceList
 
 # what a key that nobody has is compared with: an unknown key takes as long as a wrong one
 _NOBODYS = bytes(32)
@@ -25,6 +29,14 @@ class Access:
     name: str = ""  # of the key, for people
     disabled: bool = False  # its tenant is: nothing is open to it
     limits: tuple[RateLimit, ...] = ()  # of the key, of its tenant, and of its tenant on models
+    budgets: tuple[Standing, ...] = ()  # that its tasks count against, as they stood when it was looked up
+    prices: PriceList | None = None  # where there are budgets
+
+    def hold_of(self, lane: Lane, prompt_tokens: int, max_output_tokens: int) -> int | None:
+        """What a task holds of the budgets, in micro-USD; None: there are none."""
+        if self.prices is None:
+            return None
+        return hold_usd_micros(prompt_tokens, max_output_tokens, self.prices.of(lane))
 
 
 async def authenticate(database: AsyncEngine, key_text: str, pepper: bytes) -> Access | None:
@@ -38,6 +50,9 @@ async def authenticate(database: AsyncEngine, key_text: str, pepper: bytes) -> A
             return None
         models = await registry.granted_models(connection, stored.tenant_id)
         rates = await limits.limits_of(connection, stored.tenant_id, stored.id)
+        standings = await budgets.standings_of(connection, stored.tenant_id, stored.id)
+        names = [model.name for model in models]
+        prices = await tariffs.prices_in_force(connection, names) if standings else None
     return Access(
         Caller(stored.id, stored.tenant_id, stored.tenant_class),
         {model.name: model for model in models},
@@ -45,6 +60,8 @@ async def authenticate(database: AsyncEngine, key_text: str, pepper: bytes) -> A
         f"{lookup} ({stored.name})",
         stored.tenant_disabled,
         tuple(rates),
+        tuple(standings),
+        prices,
     )
 
 

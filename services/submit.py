@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from services.hold import insert_within_budgets
 from services.once import IdempotencyKey, find_earlier, remember
 from storage import grants, tasks
 from storage.autocommit import autocommit
@@ -28,7 +29,7 @@ async def submit(
     """Accept a task and return it, or what was accepted earlier under the same key.
 
     `answer` says what the caller will be told, to be told again. Raises: KeyReusedError, KeyInFlightError,
-    TooManyOpenError.
+    TooManyOpenError, BudgetExhaustedError.
     """
     if idempotency is None and new.max_open_tasks is None:
         async with autocommit(database) as connection:
@@ -48,7 +49,7 @@ async def submit(
 async def _insert(connection: AsyncConnection, new: NewTask) -> Task:
     if new.max_open_tasks is not None:
         await _require_room(connection, new, new.max_open_tasks)
-    times = await tasks.insert_tasks(connection, [new])
+    times = await insert_within_budgets(connection, [new])
     return Task.accepted(new, *times[new.id])
 
 

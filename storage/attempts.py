@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from core.failures import RULES, Failure
 from core.lanes import Lane, LengthClass, Priority
+from storage.budgets import SPEND
 from storage.ledger import PRICES, USED, used_of
 from storage.records import Claim, Ending, Held, Lost, Used
 from storage.tariffs import tariff_of
@@ -180,18 +181,20 @@ WITH ends AS (
 ), history AS (
   INSERT INTO attempts (task_id, attempt, worker, claimed_at, outcome, failure, output_tokens, engine_us)
   SELECT id, attempt, worker, claimed_at, state, failure, usage_output_tokens, {engine} FROM ended t
+), charged AS (
+  -- a failure on our side is free
+  SELECT ended.*, e.tariff_id, e.prompt * yes AS prompt, e.cached * yes AS cached, e.output * yes AS output,
+    ended.engine_us * yes AS engine, e.cost * yes AS cost
+  FROM ended JOIN ends e ON e.id = ended.id,
+    LATERAL (SELECT CASE WHEN e.billed OR ended.state = 'cancelled' THEN 1 ELSE 0 END AS yes) AS c
 ), ledger AS (
   INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, priority, tariff_id, prompt_tokens,
                               cached_tokens, output_tokens, engine_us, cost_usd_micros)
-  SELECT ended.id, tenant_id, key_id, model, priority, tariff_id,
-    CASE WHEN charged THEN prompt ELSE 0 END, CASE WHEN charged THEN cached ELSE 0 END,
-    CASE WHEN charged THEN output ELSE 0 END, CASE WHEN charged THEN ended.engine_us ELSE 0 END,
-    CASE WHEN charged THEN cost ELSE 0 END
-  FROM ended JOIN ends e ON e.id = ended.id, LATERAL (SELECT billed OR ended.state = 'cancelled') AS c(charged)
-)
+  SELECT id, tenant_id, key_id, model, priority, tariff_id, prompt, cached, output, engine, cost FROM charged
+){spend}
 SELECT id, state FROM ended
 """
-_SETTLE = sa.text(_SETTLE_TEXT.format(engine=_ENGINE_US))
+_SETTLE = sa.text(_SETTLE_TEXT.format(engine=_ENGINE_US, spend=SPEND))
 
 
 def _message(end: Ending) -> str | None:

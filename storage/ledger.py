@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from core.failures import RULES, Failure
 from core.pricing import Usage, cost_usd_micros
+from storage.budgets import SPEND
 from storage.records import Used
 from storage.tariffs import prices_of, tariff_of
 
@@ -27,14 +28,16 @@ def used_of(row: Any) -> Used:
     return Used(usage, row.engine_us)
 
 
-_CHARGE = sa.text("""
+_CHARGE = sa.text(f"""
+WITH charged AS (
+  SELECT t.*, c.tariff_id, c.cost, CASE WHEN :charged THEN 1 ELSE 0 END AS yes
+  FROM tasks t JOIN unnest(CAST(:ids AS text[]), CAST(:costs AS bigint[]), CAST(:tariffs AS bigint[]))
+    AS c(task_id, cost, tariff_id) ON c.task_id = t.id
+){SPEND}
 INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, priority, tariff_id, prompt_tokens, cached_tokens,
                             output_tokens, engine_us, cost_usd_micros)
-SELECT id, tenant_id, key_id, model, priority, c.tariff_id,
-  CASE WHEN :charged THEN usage_prompt_tokens ELSE 0 END, CASE WHEN :charged THEN usage_cached_tokens ELSE 0 END,
-  CASE WHEN :charged THEN usage_output_tokens ELSE 0 END, CASE WHEN :charged THEN engine_us ELSE 0 END, c.cost
-FROM tasks JOIN unnest(CAST(:ids AS text[]), CAST(:costs AS bigint[]), CAST(:tariffs AS bigint[]))
-  AS c(task_id, cost, tariff_id) ON c.task_id = id
+SELECT id, tenant_id, key_id, model, priority, tariff_id, usage_prompt_tokens * yes, usage_cached_tokens * yes,
+  usage_output_tokens * yes, engine_us * yes, cost FROM charged
 """).bindparams(
     sa.bindparam("ids", type_=sa.ARRAY(sa.Text)),
     sa.bindparam("costs", type_=sa.ARRAY(sa.BigInteger)),

@@ -24,6 +24,7 @@ tariffs = sa.Table(
     sa.Column("cached_usd_micros", sa.BigInteger, nullable=False),
     sa.Column("output_usd_micros", sa.BigInteger, nullable=False),
     sa.Column("engine_usd_micros", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("engine_us_per_token", sa.Integer, nullable=False, server_default="10000"),  # expected, to hold
     sa.UniqueConstraint(
         "model",
         "version",
@@ -107,4 +108,52 @@ rate_limits = sa.Table(
         "requests_per_minute > 0 AND tokens_per_minute > 0 AND burst_requests > 0 AND burst_tokens > 0",
         name="positive",
     ),
+)
+
+budgets = sa.Table(
+    "budgets",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("key_id", sa.ForeignKey("api_keys.id")),  # of one key; null: of the whole tenant
+    sa.Column("period", sa.Text, nullable=False),  # month (UTC, by acceptance) or total
+    sa.Column("soft_usd_micros", sa.BigInteger),  # above it callers and webhooks are told
+    sa.Column("hard_usd_micros", sa.BigInteger),  # from it on nothing is accepted
+    sa.Column("webhook", sa.Text),  # the URL that is told when a period passes the soft threshold
+    created_at(),
+    sa.UniqueConstraint(
+        "tenant_id", "key_id", "period", name="uq_budgets_owner", postgresql_nulls_not_distinct=True
+    ),
+    sa.CheckConstraint("period IN ('month', 'total')", name="period"),
+    sa.CheckConstraint("soft_usd_micros >= 0 AND hard_usd_micros >= 0", name="not_negative"),
+)
+
+budget_periods = sa.Table(
+    "budget_periods",
+    metadata,
+    sa.Column("budget_id", sa.ForeignKey("budgets.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("period_start", sa.Date, primary_key=True),  # the month's first day; 1970-01-01 of a total
+    sa.Column("spent_usd_micros", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("held_usd_micros", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("soft_noted_at", sa.TIMESTAMP(True)),  # when its soft threshold was told of
+    sa.CheckConstraint("held_usd_micros >= 0", name="holds"),
+    # every accepted and every ended task of the owner updates the row
+    postgresql_with={"fillfactor": "50"},
+)
+
+holds = sa.Table(
+    "holds",
+    metadata,
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("budget_id", sa.Text, primary_key=True),
+    sa.Column("period_start", sa.Date, nullable=False),
+    sa.Column("usd_micros", sa.BigInteger, nullable=False),  # the most that the task can cost
+    sa.ForeignKeyConstraint(
+        ["budget_id", "period_start"],
+        ["budget_periods.budget_id", "budget_periods.period_start"],
+        name="fk_holds_period",
+        ondelete="CASCADE",
+    ),
+    sa.Index("ix_holds_budget_id", "budget_id", "period_start"),
+    sa.CheckConstraint("usd_micros >= 0", name="not_negative"),
 )

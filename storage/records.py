@@ -67,6 +67,7 @@ class NewTask:
     retry_of: str | None = None
     choices: int = 1  # outputs of that length that it may make
     reserved_tokens: int | None = None  # drawn from the token limits, where there are any
+    hold_usd_micros: int | None = None  # the most that it can cost; None: it counts against no budget
     traceparent: str | None = None  # W3C; None: not traced
     webhook: str | None = None  # the URL that is told of the end
     response: NewResponse | None = None

@@ -273,7 +273,8 @@ webhook_deliveries = sa.Table(
     metadata,
     sa.Column("id", sa.Text, primary_key=True),  # the webhook-id, the same at every try
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
-    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False, unique=True),
+    # null: it tells of something else than a task's end
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), unique=True),
     sa.Column("url", sa.Text, nullable=False),
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("body", sa.Text, nullable=False),  # JSON as it is signed and sent; no texts

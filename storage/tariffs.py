@@ -1,10 +1,12 @@
 """Prices: which one holds for a task, and setting new ones. A price that was set stays as it is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from core.lanes import Lane
 from core.pricing import FREE, Tariff
 from storage.money_tables import tariffs
 
@@ -23,6 +25,17 @@ def prices_of(model: str, priority: str, moment: str) -> str:
 def tariff_of(prices: Sequence[int] | None) -> Tariff:
     """Read that array."""
     return FREE if prices is None else Tariff(*prices)
+
+
+@dataclass(frozen=True, slots=True)
+class PriceList:
+    """Prices by model and priority; priority None is of all that have no price of their own."""
+
+    prices: Mapping[tuple[str, str | None], Tariff]
+
+    def of(self, lane: Lane) -> Tariff:
+        """The price of a task in a lane."""
+        return self.prices.get((lane.model, lane.priority)) or self.prices.get((lane.model, None)) or FREE
 
 
 async def put_tariff(
@@ -50,3 +63,18 @@ async def put_tariff(
     ).one_or_none()
     if row is None or tuple(row) != tuple(prices.values()):
         await connection.execute(tariffs.insert().values(model=model, priority=priority, **prices))
+
+
+_IN_FORCE = sa.text("""
+SELECT DISTINCT ON (model, priority) model, priority, prompt_usd_micros, cached_usd_micros, output_usd_micros,
+  engine_usd_micros, id, engine_us_per_token
+FROM tariffs WHERE model = ANY(:models) AND version IS NULL AND valid_from <= now()
+  AND (valid_until IS NULL OR valid_until > now())
+ORDER BY model, priority, valid_from DESC, id DESC
+""").bindparams(sa.bindparam("models", type_=sa.ARRAY(sa.Text)))
+
+
+async def prices_in_force(connection: AsyncConnection, models: Sequence[str]) -> PriceList:
+    """Read the prices of models as they are now."""
+    rows = await connection.execute(_IN_FORCE, {"models": list(models)})
+    return PriceList({(row.model, row.priority): Tariff(*row[2:]) for row in rows})

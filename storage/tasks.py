@@ -11,6 +11,7 @@ from core import ranking
 from core.failures import Failure
 from core.lanes import Lane, LengthClass, Priority
 from core.states import FINAL, TaskState
+from storage.budgets import HOLD
 from storage.ledger import COUNTED, PRICES, USED, charge_queued
 from storage.money_tables import ledger_entries
 from storage.records import Caller, NewTask, Task
@@ -26,13 +27,16 @@ RANK_DELAY_S = f"""least({ranking.MOST_DELAY_S}, {ranking.SLACK} * deadline_s,
     (SELECT least({ranking.MOST_S}, greatest({ranking.LEAST_S}, {ranking.STRETCH} / nullif(tokens_per_s, 0)))
      FROM model_rates WHERE model_rates.model = new.model), {ranking.UNMEASURED_S}))"""
 
-_INSERT = sa.text(f"""
-WITH new AS (
+
+def _insert(rows: str, hold: str) -> sa.TextClause:
+    return sa.text(f"""
+WITH {rows} AS (
   SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
     id text, tenant_id text, key_id text, model text, url text, priority text, length_class text,
     max_attempts int, prompt_tokens int, max_output_tokens int, deadline_s float8, metadata jsonb, request text,
-    retry_of text, traceparent text, webhook text, response jsonb, reserved_tokens int, prefix_key bigint)
-), payloads AS (
+    retry_of text, traceparent text, webhook text, response jsonb, reserved_tokens int, prefix_key bigint,
+    place int, hold_usd_micros bigint)
+){hold}, payloads AS (
   INSERT INTO task_payloads (task_id, request) SELECT id, request FROM new
 ), responses AS (
   INSERT INTO responses (id, tenant_id, task_id, previous_id, background, input, request, deleted_at)
@@ -51,12 +55,19 @@ WITH new AS (
 """)
 
 
+_INSERT = _insert("new", hold="")
+_INSERT_HELD = _insert(
+    "asked", hold=HOLD
+)  # of the tasks asked for, those become new that budgets have room for
+
+
 async def insert_tasks(
     connection: AsyncConnection, new: Sequence[NewTask]
 ) -> dict[str, tuple[datetime, datetime]]:
     """Insert tasks and their payloads in one statement; return id → (created, deadline).
 
-    Raises: IntegrityError on an id used before.
+    Of tasks that hold a part of a budget, all of one owner, only the first ones are inserted that it has room
+    for. Raises: IntegrityError on an id used before.
     """
     rows = [
         {
@@ -79,10 +90,13 @@ async def insert_tasks(
             "response": task.response,
             "reserved_tokens": task.reserved_tokens,
             "prefix_key": task.prefix_key,
+            "place": place,
+            "hold_usd_micros": task.hold_usd_micros,
         }
-        for task in new
+        for place, task in enumerate(new)
     ]
-    inserted = await connection.execute(_INSERT, {"rows": orjson.dumps(rows).decode()})
+    insert = _INSERT_HELD if new and new[0].hold_usd_micros is not None else _INSERT
+    inserted = await connection.execute(insert, {"rows": orjson.dumps(rows).decode()})
     return {row.id: (row.created_at, row.deadline_at) for row in inserted}
 
 

@@ -85,7 +85,7 @@ _QUEUED = sa.text("UPDATE tasks SET webhook_at = now() WHERE id = ANY(:ids)").bi
 async def insert_deliveries(connection: AsyncConnection, rows: Sequence[dict[str, Any]]) -> None:
     """Insert deliveries (id, tenant_id, task_id, url, type, body) and note that their tasks have one."""
     await connection.execute(webhook_deliveries.insert(), list(rows))
-    await connection.execute(_QUEUED, {"ids": [row["task_id"] for row in rows]})
+    await connection.execute(_QUEUED, {"ids": [row["task_id"] for row in rows if row["task_id"]]})
 
 
 # Each tenant's oldest, so that one with many due or a slow receiver takes no more than its share of the places.
