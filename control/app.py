@@ -6,6 +6,7 @@ import signal
 import socket
 
 import structlog
+import uvloop
 
 from control.batch_expansion import BatchExpansion, Limits
 from control.batch_results import BatchResults
@@ -99,4 +100,4 @@ def control(settings: Settings) -> None:
     """Run until SIGTERM."""
     configure_logs(settings, process="control")
     with serve_metrics(settings):
-        asyncio.run(_serve(settings))
+        uvloop.run(_serve(settings))

@@ -79,6 +79,7 @@ def make_celery(broker_url: str, *, key_prefix: str = "hr", visibility_timeout_s
         task_create_missing_queues=False,
         task_default_priority=PRIORITY_STEPS[0],
         worker_detect_quorum_queues=False,
+        broker_transport="storage.redis_transport:Transport",
         # Connection: keep trying
         broker_connection_retry=True,
         broker_connection_retry_on_startup=True,

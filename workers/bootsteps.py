@@ -21,6 +21,9 @@ logger = get_logger(__name__)
 
 RETRY_S = 0.5
 RETRY_MAX_S = 2.0
+EVENTS_EVERY_S = (
+    0.5  # Flower hears of tasks this often: a message an event cost as much as all else of a task
+)
 TASKS = "celery.worker.consumer.tasks:Tasks"
 
 
@@ -143,7 +146,25 @@ class SturdyConsumer(Consumer):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Celery asks at every lost connection to decide on a setting that storage.broker has decided on
         warnings.filterwarnings("ignore", r"\s*In Celery 5\.1 we introduced", CPendingDeprecationWarning)
+        self._events_due: Any = None
         super().__init__(*args, **kwargs)
+
+    def on_send_event_buffered(self) -> None:
+        """Called for each event of a task: send what has gathered, by and by, in one message."""
+        if self._events_due is None:
+            self._events_due = self.timer.call_after(EVENTS_EVERY_S, self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._events_due = None
+        try:
+            self._flush_events()
+        except self.connection_errors:  # the hub's own reads notice a lost connection
+            logger.debug("events not sent", exc_info=True)
+
+    def shutdown(self) -> None:
+        """As celery's, after the last events."""
+        self._flush_due()
+        super().shutdown()
 
     def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
         """As celery's (remote control), also for a lane with a channel of its own."""

@@ -40,7 +40,11 @@ def _private_names() -> Iterator[tuple[str, bool]]:
         ("celery.utils.threads", threads, ["get_ident"]),
         ("celery.worker.state", worker_state, ["should_stop", "should_terminate", "maybe_shutdown"]),
         ("kombu.transport.redis.Channel", channel, ["_brpop_read", "_in_poll", "active_queues"]),
-        ("kombu.transport.redis.Channel", channel, ["unacked_index_key", "conn_or_acquire"]),
+        (
+            "kombu.transport.redis.Channel",
+            channel,
+            ["unacked_index_key", "conn_or_acquire", "_create_client"],
+        ),
         ("kombu.transport.redis.Channel", channel, ["_update_queue_cycle"]),
         (
             "kombu.transport.redis.QoS",
