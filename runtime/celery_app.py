@@ -4,3 +4,4 @@ from runtime.resources import open_celery
 from runtime.settings import settings
 
 app = open_celery(settings())
+app.conf.broker_transport = None  # Flower reads the kind of broker from the transport's name
