@@ -9,6 +9,7 @@ from fastapi.responses import Response, StreamingResponse
 from api.auth import Caller
 from api.file_object import file_object
 from api.json import JsonResponse
+from api.queries import PageSize
 from api.state import ApiState, state_of
 from api.uploads import take_upload
 from core.ids import looks_like_id
@@ -59,7 +60,7 @@ async def create(request: Request, access: Caller) -> Response:
 async def list_(
     request: Request,
     access: Caller,
-    limit: Annotated[int, Query(ge=1, le=100)] = 100,
+    limit: PageSize = 100,
     after: str | None = None,
     order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
     purpose: str | None = None,

@@ -13,6 +13,7 @@ from api.auth import Caller
 from api.ending import cancel_task
 from api.events import has_more
 from api.json import JsonResponse
+from api.queries import PageSize
 from api.response_object import output_of, render
 from api.response_stream import frames
 from api.sse import EventStream, unless_gone
@@ -139,7 +140,7 @@ async def input_items(
     request: Request,
     access: Caller,
     response_id: str,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    limit: PageSize = 20,
     order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
     after: str | None = None,
 ) -> HttpResponse:

@@ -15,6 +15,7 @@ from api.body import read_json, takes
 from api.ending import cancel_task
 from api.idempotency import idempotency_of
 from api.json import JsonResponse
+from api.queries import PageSize
 from api.sse import unless_gone
 from api.state import ApiState, state_of
 from api.task_object import poll_after_s, task_object
@@ -121,8 +122,15 @@ async def create(request: Request, access: Caller) -> Response:
 
 
 def _wait_s(prefer: str) -> float:
-    found = re.search(r"(?:^|[,;\s])wait=(\d{1,6})\b", prefer)
-    return min(float(found[1]), _MAX_WAIT_S) if found else 0.0
+    """Read `Prefer: wait=N` (RFC 7240). Raises: RequestError 400 when N is no count of seconds."""
+    for preference in re.split("[,;]", prefer):
+        name, _, value = preference.partition("=")
+        if name.strip().lower() == "wait":
+            seconds = value.strip().strip('"')
+            if not re.fullmatch("[0-9]{1,6}", seconds):
+                raise RequestError(400, "Prefer: wait takes whole seconds.", "invalid_value", "Prefer")
+            return min(float(seconds), _MAX_WAIT_S)
+    return 0.0
 
 
 async def _ended(state: ApiState, access: Caller, task_id: str, wait_s: float) -> Task:
@@ -144,7 +152,7 @@ async def _ended(state: ApiState, access: Caller, task_id: str, wait_s: float) -
 async def list_(
     request: Request,
     access: Caller,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    limit: PageSize = 20,
     after: str | None = None,
     order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
     status: Annotated[list[TaskState] | None, Query()] = None,

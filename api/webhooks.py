@@ -9,6 +9,7 @@ from fastapi.responses import Response
 from api.auth import Caller
 from api.body import read_json, takes
 from api.json import JsonResponse
+from api.queries import PageSize
 from api.state import ApiState, state_of
 from core.ids import looks_like_id
 from core.targets import check_url
@@ -104,7 +105,7 @@ async def enable_again(request: Request, access: Caller, disabled_id: str) -> Re
 async def deliveries(
     request: Request,
     access: Caller,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    limit: PageSize = 20,
     after: str | None = None,
     state: Annotated[str | None, Query(pattern="^(pending|delivered|failed|disabled)$")] = None,
     task: str | None = None,

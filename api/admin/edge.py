@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from api.auth import Admin, admin
 from api.body import read_json
+from api.queries import PageSize
 from api.state import state_of
 from schemas.requests import validate
 from schemas.strict import Strict
@@ -29,7 +30,7 @@ Administrator = Annotated[Actor, Depends(_actor)]
 
 
 def _page(
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    limit: PageSize = 20,
     after: Annotated[str | None, Query(max_length=400)] = None,
     order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
 ) -> Page:
