@@ -31,6 +31,7 @@ from api.state import ApiState
 from api.tracing import TraceRequests
 from runtime.capacity import Backlog, MemoryAlarm
 from runtime.logs import configure_logs
+from runtime.open_files import raise_open_files
 from runtime.publishing import PublishingThread
 from runtime.resources import (
     open_blobs,
@@ -112,6 +113,7 @@ def create_app(settings: Settings) -> FastAPI:
 def serve(settings: Settings) -> None:
     """Run until SIGTERM; open streams get a moment to end."""
     configure_logs(settings, process="api")
+    raise_open_files()
     uvicorn.run(
         create_app(settings),
         host=settings.api_host,

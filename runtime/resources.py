@@ -6,7 +6,7 @@ import orjson
 from celery import Celery
 from pydantic import SecretStr
 from redis import Redis as BlockingRedis
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 from sqlalchemy import event, make_url
@@ -48,9 +48,13 @@ def open_database(settings: Settings, *, name: str) -> AsyncEngine:
 
 
 def open_redis(settings: Settings, url: SecretStr | None = None) -> Redis:
-    """A client of the server that holds streams and results, or of another. Connects at first use."""
-    return Redis.from_url(
+    """A client of the server that holds streams and results, or of another. Connects at first use.
+
+    A burst of callers waits for one of its connections; the library's usual pool refuses them.
+    """
+    pool = BlockingConnectionPool.from_url(
         (url or settings.streams_url).get_secret_value(),
+        timeout=10,
         socket_timeout=10,
         socket_connect_timeout=5,
         health_check_interval=10,
@@ -58,6 +62,7 @@ def open_redis(settings: Settings, url: SecretStr | None = None) -> Redis:
         max_connections=64,
         retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), retries=2),
     )
+    return Redis.from_pool(pool)
 
 
 def open_credit(settings: Settings) -> Credit:
