@@ -23,7 +23,18 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = None  # padding against listeners; TLS is the edge's: without effect
 
 
-class Generation(Strict):
+class Nullable(Strict):
+    """A body whose refused fields may be null: clients send that for what they leave out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, body: Any) -> Any:
+        if isinstance(body, dict) and any(body.get(name, body) is None for name in REFUSED):
+            return {name: value for name, value in body.items() if value is not None or name not in REFUSED}
+        return body
+
+
+class Generation(Nullable):
     """How tokens are chosen, when generation ends, and how the answer is delivered."""
 
     url: ClassVar[str]
@@ -62,14 +73,6 @@ class Generation(Strict):
 
     # Of no effect here.
     user: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, body: Any) -> Any:
-        # of fields that are refused, too: clients send null for what they leave out
-        if isinstance(body, dict) and any(body.get(name, body) is None for name in REFUSED):
-            return {name: value for name, value in body.items() if value is not None or name not in REFUSED}
-        return body
 
     @property
     def asked_output_tokens(self) -> int | None:

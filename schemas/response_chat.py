@@ -16,6 +16,7 @@ _NAMES = {
     "reasoning_effort": "reasoning.effort",
 }
 _AS_THEY_ARE = (
+    "chat_template_kwargs",
     *(
         "model",
         "temperature",
@@ -27,7 +28,14 @@ _AS_THEY_ARE = (
         "stop_token_ids",
         "frequency_penalty",
     ),
-    *("presence_penalty", "repetition_penalty", "logit_bias", "min_tokens", "ignore_eos"),
+    *(
+        "presence_penalty",
+        "repetition_penalty",
+        "logit_bias",
+        "min_tokens",
+        "ignore_eos",
+        "structured_outputs",
+    ),
     *(
         "user",
         "safety_identifier",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from schemas.errors import RequestError, of_validation
+from schemas.generation import Nullable
 from schemas.strict import Metadata, Strict, clash
 
 URL = "/v1/responses"
@@ -75,7 +76,7 @@ class StreamOptions(Strict):
     include_obfuscation: Literal[False] | None = None
 
 
-class ResponseCreate(Strict):
+class ResponseCreate(Nullable):
     """The body."""
 
     model: Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -113,6 +114,8 @@ class ResponseCreate(Strict):
     logit_bias: Any = None
     min_tokens: Any = None
     ignore_eos: Any = None
+    structured_outputs: Any = None
+    chat_template_kwargs: Any = None
 
     # Accepted because clients send them; they change nothing here.
     user: str | None = None

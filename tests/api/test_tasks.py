@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from tests.api.conftest import Counter
 from tests.support.sse import read_events, text_of
@@ -98,6 +99,7 @@ async def test_a_live_stream_that_is_cut_resumes_without_gap_or_repeat(
     assert text_of(seen) == (await final(http, task["id"]))["response"]["choices"][0]["message"]["content"]
 
 
+@pytest.mark.shows("tasks-events-end")
 async def test_a_cursor_at_the_end_has_no_content(http: httpx.AsyncClient, stack: Stack) -> None:
     task = await submit(http, stack)
     path = f"/v1/tasks/{task['id']}/events"
@@ -105,6 +107,7 @@ async def test_a_cursor_at_the_end_has_no_content(http: httpx.AsyncClient, stack
     assert (await http.get(f"{path}?starting_after={last}")).status_code == 204
 
 
+@pytest.mark.shows("tasks-events-end")
 async def test_a_cursor_beyond_the_end_is_of_a_stream_that_was_lost(
     http: httpx.AsyncClient, stack: Stack
 ) -> None:
@@ -118,6 +121,19 @@ async def test_a_cursor_beyond_the_end_is_of_a_stream_that_was_lost(
     await http.post(f"/v1/tasks/{task['id']}/cancel")
     last = [event async for event in read_events(http, path)][-1]["sequence"]
     assert (await http.get(f"{path}?starting_after={last + 1}")).status_code == 204
+
+
+@pytest.mark.shows("tasks-events-trimmed")
+async def test_a_cursor_whose_events_are_no_longer_kept_is_gone(
+    http: httpx.AsyncClient, stack: Stack
+) -> None:
+    task = await submit(http, stack)
+    path = f"/v1/tasks/{task['id']}/events"
+    whole = [event async for event in read_events(http, path)]
+    async with Redis.from_url(stack.streams_url) as redis:
+        await redis.xtrim(f"hr:s:{task['id']}", minid="5-0", approximate=False)
+    for cursor, status in ((0, 410), (2, 410), (3, 410), (4, 200), (len(whole), 204)):
+        assert (await http.get(f"{path}?starting_after={cursor}")).status_code == status, cursor
 
 
 @pytest.mark.parametrize("cursor", ["-1", "x", "1.5", "9" * 30])
@@ -149,6 +165,7 @@ async def test_a_running_task_stops_within_two_seconds_of_its_cancel(
     assert text_of(events) == done["response"]["choices"][0]["message"]["content"]
 
 
+@pytest.mark.shows("tasks-wait")
 async def test_waiting_answers_with_the_finished_task(http: httpx.AsyncClient, stack: Stack) -> None:
     answer = await http.post("/v1/tasks", json=body_of(stack), headers={"Prefer": "wait=10"})
     assert answer.status_code == 200
@@ -174,6 +191,7 @@ async def test_every_character_that_json_can_carry_can_be_a_prompt(
     assert (await final(http, task["id"]))["status"] == "completed"
 
 
+@pytest.mark.shows("tasks-idempotent")
 async def test_an_idempotency_key_names_one_task(
     http: httpx.AsyncClient, stack: Stack, accepted: Counter
 ) -> None:
@@ -198,6 +216,7 @@ async def test_an_idempotency_key_names_one_task(
     assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_key_reused")
 
 
+@pytest.mark.shows("tasks-retried")
 async def test_a_client_that_says_it_tries_again_gets_the_task_of_its_first_try(
     http: httpx.AsyncClient, stack: Stack, accepted: Counter
 ) -> None:

@@ -19,6 +19,7 @@ async def secret(http: httpx.AsyncClient) -> str:
     return text
 
 
+@pytest.mark.shows("webhooks-verified")
 async def test_the_end_of_a_task_and_of_a_response_reach_their_receiver(
     http: httpx.AsyncClient, stack: Stack, openai: AsyncOpenAI
 ) -> None:

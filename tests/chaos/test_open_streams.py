@@ -6,14 +6,30 @@ import resource
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
-from tests.chaos.lab import Lab
+from tests.chaos.lab import Lab, new_lab
 
 _A_STREAM_BYTES = 100_000  # of the API process; what a stream may cost at most
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    """Stores and an API with keep-alives as seldom as they are served, or nearly."""
+    lab = new_lab(tmp_path, durable=False)
+    lab.settings |= {"HEADRACE_KEEPALIVE_S": "5"}
+    try:
+        await lab.prepare()
+        await lab.start_api()
+        yield lab
+    finally:
+        lab.stop()
+        lab.valkey.stop()
+        lab.postgres.stop()
 
 
 class Reader:

@@ -198,6 +198,7 @@ async def test_a_tenant_with_many_due_does_not_hold_the_others_up(
     )
 
 
+@pytest.mark.shows("webhooks-rotated")
 async def test_rotation_signs_with_both_until_the_overlap_ends(database: AsyncEngine, caller: Caller) -> None:
     old_id, old = await secret(database, caller)
     _, new = await secret(database, caller, overlap_s=60.0)

@@ -182,6 +182,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]
     return asked
 
 
+@pytest.mark.shows("webhooks-private")
 @pytest.mark.parametrize("address", [many[0] for many in PRIVATE.values()])
 async def test_a_name_that_means_a_private_address_gets_no_connection(
     monkeypatch: pytest.MonkeyPatch, address: str
