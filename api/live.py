@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from api.listener import Listener
+from runtime.metrics import STREAMS_OPEN
 from schemas import events
 from services.measure import final_states
 from storage.streams import Event, EventStreams
@@ -85,6 +86,7 @@ class LiveEvents:
 
     async def start(self) -> None:
         """Begin to read. Redis may be away: the reader goes on trying."""
+        STREAMS_OPEN.set_function(lambda: float(len(self._followers)))
         self._sweeping = asyncio.create_task(self._sweep())
         await self._listener.start()
 

@@ -205,6 +205,50 @@ def ping(
     raise typer.Exit(cli.ping.control() if api is None else cli.ping.api(api))
 
 
+ApiUrl = Annotated[
+    str | None, typer.Option(help="URL of the API. Default: the local stack's.", envvar="HEADRACE_API_URL")
+]
+AdminKey = Annotated[
+    Path | None,
+    typer.Option(
+        help="Holds an administrator's key. Default: the local stack's.", envvar="HEADRACE_ADMIN_KEY_FILE"
+    ),
+]
+DataOfStack = Annotated[Path, typer.Option(help="Folder of the local stack.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print what the API says, as JSON.")]
+
+
+@app.command()
+def top(
+    api: ApiUrl = None,
+    key_file: AdminKey = None,
+    data: DataOfStack = Path(".headrace"),
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Watch lanes, workers, tokens, times and cost until Ctrl-C."""
+    import cli.top
+    from cli.admin.connect import Where
+
+    raise typer.Exit(cli.top.top(Where(api, key_file, data, json), once=once, every_s=every))
+
+
+@app.command()
+def workers(
+    api: ApiUrl = None,
+    key_file: AdminKey = None,
+    data: DataOfStack = Path(".headrace"),
+    events: Annotated[int, typer.Option(min=0, help="Changes of health to show.")] = 10,
+    json: AsJson = False,
+) -> None:
+    """Show which workers serve what, how well they are, and how that changed."""
+    import cli.top
+    from cli.admin.connect import Where
+
+    raise typer.Exit(cli.top.workers(Where(api, key_file, data, json), events=events))
+
+
 @app.command()
 def bench(
     name: Annotated[

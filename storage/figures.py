@@ -65,6 +65,47 @@ SELECT greatest(0, (SELECT coalesce(sum(tasks), 0) FROM backlogs) + (SELECT coal
 """)
 
 
+@dataclass(frozen=True, slots=True)
+class RecentFigures:
+    """What ended lately, by priority. Times in ms; None where nothing has one."""
+
+    ended: int
+    failed: int
+    ttft_p50_ms: float | None
+    ttft_p99_ms: float | None
+    total_p50_ms: float | None
+    output_tokens: int
+    cost_usd_micros: int
+
+
+_RECENT = sa.text("""
+SELECT t.priority, count(*)::int AS ended, (count(*) FILTER (WHERE t.state = 'failed'))::int AS failed,
+  percentile_cont(0.5) WITHIN GROUP (ORDER BY t.ttft_ms) AS ttft_p50,
+  percentile_cont(0.99) WITHIN GROUP (ORDER BY t.ttft_ms) AS ttft_p99,
+  percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM t.finished_at - t.created_at) * 1000) AS total_p50,
+  coalesce(sum(t.usage_output_tokens), 0)::bigint AS output_tokens,
+  coalesce(sum(l.cost_usd_micros), 0)::bigint AS cost
+FROM tasks t LEFT JOIN ledger_entries l ON l.task_id = t.id
+WHERE t.finished_at > now() - make_interval(secs => :window_s) AND t.purged_at IS NULL GROUP BY 1
+""")
+
+
+async def read_recent(connection: AsyncConnection, *, window_s: float) -> dict[Priority, RecentFigures]:
+    """Sum up what ended within that time."""
+    return {
+        Priority(row.priority): RecentFigures(
+            row.ended,
+            row.failed,
+            row.ttft_p50,
+            row.ttft_p99,
+            row.total_p50,
+            row.output_tokens,
+            row.cost,
+        )
+        for row in await connection.execute(_RECENT, {"window_s": window_s})
+    }
+
+
 async def read_lanes(connection: AsyncConnection) -> dict[Lane, LaneFigures]:
     """Count by lane; a lane without open tasks is left out."""
     return {

@@ -25,6 +25,7 @@ class WorkerRow:
     running: int
     state: str
     health: Health = Health.HEALTHY
+    output_tokens_per_s: float = 0.0  # since the last row
     reasons: Mapping[str, str] = field(default_factory=dict)
     reserved_slots: int = 0  # for interactive work
     ceilings: str = ""  # on length classes: core.slots.parse_ceilings
@@ -57,6 +58,7 @@ async def put_worker(connection: AsyncConnection, worker: WorkerRow) -> None:
         "running": worker.running,
         "state": worker.state,
         "health": worker.health.value,
+        "output_tokens_per_s": worker.output_tokens_per_s,
         "reasons": dict(worker.reasons),
         "seen_at": sa.func.now(),
     }
@@ -113,6 +115,7 @@ async def list_workers(connection: AsyncConnection, *, within_s: float | None = 
                 running=row.running,
                 state=row.state,
                 health=Health(row.health),
+                output_tokens_per_s=row.output_tokens_per_s,
                 reasons=row.reasons,
                 reserved_slots=row.reserved_slots,
                 ceilings=row.ceilings,

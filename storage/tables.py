@@ -351,6 +351,7 @@ workers = sa.Table(
     sa.Column("reserved_slots", sa.Integer, nullable=False, server_default="0"),
     sa.Column("ceilings", sa.Text, nullable=False, server_default=""),  # such as long:4
     sa.Column("running", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("output_tokens_per_s", sa.Float, nullable=False, server_default="0"),  # lately
     sa.Column("state", sa.Text, nullable=False),  # starting, ready, draining, engine_down
     sa.Column("health", sa.Text, nullable=False, server_default=Health.HEALTHY.value),
     sa.Column("reasons", JSONB, nullable=False, server_default="{}"),  # sign → words, of what is wrong

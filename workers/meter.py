@@ -32,6 +32,7 @@ class StepMeter:
         self._window: dict[int, list[float]] = {}
         self.times = StepTimes()
         self.steps, self.busy_s, self.kv_usage = 0, 0.0, 0.0
+        self.output_tokens = 0
 
     def started(self, max_num_seqs: int) -> None:
         """A new engine begins."""
@@ -67,6 +68,7 @@ class StepMeter:
         self._kv_usage.set(kv_usage)
         if output_tokens:
             self._output_tokens.inc(output_tokens)
+            self.output_tokens += output_tokens
         if prompt_tokens:
             self._prompt_tokens.inc(prompt_tokens)
         if preempted:

@@ -1,6 +1,7 @@
 """A worker's row, written every other second: what it serves, its state and health, and how health changed."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -33,7 +34,7 @@ class Presence:
         settings: Settings,
         database: AsyncEngine,
         engine: Engine,
-        time: TimeSheet,
+        sheet: TimeSheet,
         policy: HealthPolicy,
         rules: SlotRules,
         *,
@@ -42,10 +43,11 @@ class Presence:
         shun: Callable[[frozenset[Priority]], None],
     ) -> None:
         self._settings, self._database = settings, database
-        self._engine, self._time, self._policy, self._rules = engine, time, policy, rules
+        self._engine, self._sheet, self._policy, self._rules = engine, sheet, policy, rules
         self._state, self._running, self._shun = state, running, shun
         self._events: list[WorkerEvent] = []  # not written yet
         self._leaves_people = False
+        self._counted = time.monotonic(), engine.meter.output_tokens
 
     def health_changed(self, change: Transition) -> None:
         """Write this with the next row."""
@@ -58,13 +60,20 @@ class Presence:
             row, events = self._row(), list(self._events)
             _show(row)
             try:
-                spent = self._time.read(datetime.now(UTC), now_us())
+                spent = self._sheet.read(datetime.now(UTC), now_us())
                 await describe_worker(self._database, row, spent, events)
                 del self._events[: len(events)]
                 await self._leave_people(row)
             except STORE_ERRORS as error:
                 log.warning("worker_row_not_written", error=type(error).__name__)
             await asyncio.sleep(_EVERY_S)
+
+    def _rate(self) -> float:
+        """Output tokens a second since this was asked last."""
+        now, tokens = time.monotonic(), self._engine.meter.output_tokens
+        before_at, before = self._counted
+        self._counted = now, tokens
+        return max(0.0, (tokens - before) / max(now - before_at, 1e-3))
 
     def _row(self) -> WorkerRow:
         info = self._engine.info
@@ -78,6 +87,7 @@ class Presence:
             running=self._running(),
             state=self._state(),
             health=self._policy.health,
+            output_tokens_per_s=self._rate(),
             reasons=self._policy.reasons,
             reserved_slots=self._rules.reserved,
             ceilings=format_ceilings(self._rules.ceilings),

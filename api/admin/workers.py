@@ -14,7 +14,8 @@ router = admin_router()
 _EVENTS = 200  # the newest, of all workers together
 
 
-def _object(worker: SeenWorker) -> dict[str, Any]:
+def describe(worker: SeenWorker) -> dict[str, Any]:
+    """Build a worker's wire form."""
     row = worker.row
     return {
         "id": row.name,
@@ -25,6 +26,7 @@ def _object(worker: SeenWorker) -> dict[str, Any]:
         "length_classes": row.length_classes.split(","),
         "max_num_seqs": row.max_num_seqs,
         "running": row.running,
+        "output_tokens_per_s": round(row.output_tokens_per_s, 1),
         "state": row.state,
         "health": row.health,
         "reasons": row.reasons,
@@ -51,7 +53,7 @@ async def list_(request: Request) -> dict[str, Any]:
     found, events = await list_workers(state_of(request).database, events=_EVENTS)
     return {
         "object": "list",
-        "data": [_object(worker) for worker in found],
+        "data": [describe(worker) for worker in found],
         "events": [_event(event) for event in events],
         "has_more": False,
     }

@@ -105,5 +105,6 @@ ROWS = [
     Row("GET", "/v1/admin/tasks/{task_id}", ADMIN, 200),
     Row("POST", "/v1/admin/tasks/{task_id}/retry", ADMIN, 409),
     Row("GET", "/v1/admin/workers", ADMIN, 200),
+    Row("GET", "/v1/admin/overview", ADMIN, 200),
     Row("GET", "/v1/admin/audit", ADMIN, 200),
 ]
