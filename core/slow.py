@@ -13,6 +13,7 @@ from enum import StrEnum
 
 _KEEP = 512  # of a lane's newest tasks
 _NOTABLE = 1.5  # times the median: in a lane of equal tasks the slowest are not slow
+_NOTICED_S = 0.2  # above the median: nobody notices less
 _ENOUGH = 50  # below this many nothing is said: a percentile of few is noise
 
 
@@ -73,7 +74,7 @@ class LaneHistory:
     def _judge(self, times: Times) -> Slow | None:
         limit_s = self._totals[min(len(self._totals) - 1, int(self._share * len(self._totals)))]
         median_s = self._totals[len(self._totals) // 2]
-        if times.total_s <= max(limit_s, _NOTABLE * median_s):
+        if times.total_s <= max(limit_s, _NOTABLE * median_s, median_s + _NOTICED_S):
             return None
         return Slow(self._cause(times), limit_s, median_s)
 
