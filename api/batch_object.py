@@ -33,6 +33,7 @@ def batch_object(batch: Batch) -> dict[str, Any]:
             "total_tokens": usage.prompt_tokens + usage.output_tokens,
         },
         "cost_usd_micros": batch.cost_usd_micros,
+        "order": "file" if batch.in_file_order else "prefix",
         "metadata": batch.metadata,
     }
 

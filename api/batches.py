@@ -75,6 +75,7 @@ async def create(request: Request, access: Caller) -> Response:
         output_ttl_s=after.seconds if after else state.settings.batch_file_ttl_s,
         input_file_id=file.id,
         input_bytes=file.bytes,
+        in_file_order=asked.order == "file",
     )
     try:
         accepted = await create_batch(state.database, new, idempotency_of(request, raw), _told)

@@ -10,13 +10,25 @@ from bench import output
 from bench.peer import PeerError
 
 NAMES = (
+    "batch",
     "interactive",
     "raw",
     "recovery",
 )  # fmt: skip
 
 
-def run(name: str, *, json: Path | None = None, quick: bool = False, engine: str = "vllm") -> int:
+# of which each takes real inputs from a folder that is named to it
+WITH_DATA = frozenset({"batch"})
+
+
+def run(
+    name: str,
+    *,
+    json: Path | None = None,
+    quick: bool = False,
+    engine: str = "vllm",
+    data: Path | None = None,
+) -> int:
     """Run a benchmark, or `report`, and return the exit code.
 
     0: it ran, targets met or not; 1: it could not be run; 2: no such benchmark.
@@ -35,7 +47,12 @@ def run(name: str, *, json: Path | None = None, quick: bool = False, engine: str
         return 2
     module = importlib.import_module(f"bench.{name}")
     try:
-        result = module.bench(quick=quick, engine=engine, say=lambda text: console.log(text, _stack_offset=2))
+        result = module.bench(
+            quick=quick,
+            engine=engine,
+            say=lambda text: console.log(text, _stack_offset=2),
+            **({"data": data} if name in WITH_DATA else {}),
+        )
     except (PeerError, ValueError) as error:
         print(f"headrace bench {name}: {error}", file=sys.stderr)
         return 1

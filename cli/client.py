@@ -99,7 +99,7 @@ class Client:
 
     async def models(self) -> list[str]:
         """Names of the models that the key may use."""
-        return [model.id for model in _read(Models, await self._request("GET", "/v1/models")).data]
+        return [model.id for model in read_answer(Models, await self._request("GET", "/v1/models")).data]
 
     async def submit(
         self,
@@ -214,7 +214,8 @@ class Client:
         return UnreachableError(f"no answer from {self.api_url}: {error or type(error).__name__}")
 
 
-def _read(kind: type[Answer], response: httpx.Response) -> Answer:
+def read_answer(kind: type[Answer], response: httpx.Response) -> Answer:
+    """Read an answer. Raises: ClientError when it is none of Headrace's."""
     try:
         return kind.model_validate_json(response.content)
     except ValidationError as error:
@@ -222,7 +223,7 @@ def _read(kind: type[Answer], response: httpx.Response) -> Answer:
 
 
 def _read_task(response: httpx.Response) -> Task:
-    return _read(Task, response).model_copy(update={"raw": response.text})
+    return read_answer(Task, response).model_copy(update={"raw": response.text})
 
 
 async def _refuse(response: httpx.Response) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.admin import app as admin_app
+from cli.batch_commands import app as batch_app
 from cli.tasks import cancel, result, submit, tail
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ MetricsPort = Annotated[
 model_app = typer.Typer(help="Models and who may use them.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(admin_app, name="admin")
+app.add_typer(batch_app, name="batch")
 
 
 @app.command()
@@ -260,11 +262,14 @@ def bench(
         Literal["vllm", "deterministic"],
         typer.Option(help="deterministic: to try a benchmark, no model runs."),
     ] = "vllm",
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of real inputs, for those that take them.")
+    ] = None,
 ) -> None:
     """Measure this platform against what it is built on, side by side on this machine."""
     import bench.main
 
-    raise typer.Exit(bench.main.run(name, json=json, quick=quick, engine=engine))
+    raise typer.Exit(bench.main.run(name, json=json, quick=quick, engine=engine, data=data))
 
 
 def _settings(**given: Any) -> "Settings":

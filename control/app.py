@@ -8,9 +8,7 @@ import socket
 import structlog
 import uvloop
 
-from control.batch_expansion import BatchExpansion, Limits
-from control.batch_results import BatchResults
-from control.batch_validation import BatchValidation
+from control.batches import batch_loops
 from control.budgets import Budgets
 from control.dispatch import Dispatch
 from control.expiry import Expiry
@@ -49,9 +47,6 @@ async def _serve(settings: Settings) -> None:
     publisher = Publisher(open_celery(settings))
     dispatch = Dispatch(database, publisher, ceilings, streams, order=settings.order, idle_s=settings.tick_s)
     leader = Leader(database, "control", f"{socket.gethostname()}-{os.getpid()}", settings.leader_lease_s)
-    line_bytes = settings.max_body_bytes + _ENVELOPE_BYTES
-    limits = Limits(settings.batch_live_tasks, line_bytes, settings.max_attempts)
-    results = BatchResults(database, blobs, streams, max_line_bytes=line_bytes)
     removal = FileRemoval(database, blobs, upload_s=settings.upload_s, retention_s=settings.retention_s)
     loops = [
         Loop("rescue", settings.tick_s, Rescue(database, streams)),
@@ -59,11 +54,7 @@ async def _serve(settings: Settings) -> None:
         Loop("recount", 2 * settings.tick_s, Recount(database, BrokerDepths(broker, settings.key_prefix))),
         Loop("expiry", settings.tick_s, Expiry(database, streams)),
         Loop("retention", _RETENTION_EVERY_S, retention),
-        Loop(
-            "batch_validation", settings.tick_s, BatchValidation(database, blobs, max_line_bytes=line_bytes)
-        ),
-        Loop("batch_expansion", settings.tick_s, BatchExpansion(database, blobs, limits)),
-        Loop("batch_results", settings.tick_s, results),
+        *batch_loops(settings, database, blobs, streams, dispatch.wake),
         Loop("files", settings.tick_s, removal),
     ]
     loops.append(Loop("budgets", _BUDGETS_EVERY_S, Budgets(database)))

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import orjson
@@ -13,6 +13,7 @@ from core.batch_order import order_by_prefix
 from core.batches import BatchState
 from core.lanes import Priority
 from core.lines import Line
+from core.prefix import prefix_key
 from runtime.prepare import Terms, prepare
 from runtime.tokenizers import Tokenizers
 from schemas.batches import RequestLine, read_line, refused, request_id
@@ -41,8 +42,9 @@ class Limits:
 class BatchExpansion:
     """The expansion's tick."""
 
-    def __init__(self, database: AsyncEngine, blobs: Blobs, limits: Limits) -> None:
-        self._database, self._blobs, self._limits = database, blobs, limits
+    def __init__(self, database: AsyncEngine, blobs: Blobs, limits: Limits, wake: Callable[[], None]) -> None:
+        """`wake` tells the dispatcher that something waits."""
+        self._database, self._blobs, self._limits, self._wake = database, blobs, limits, wake
         self._tokenizers = Tokenizers()
 
     async def __call__(self) -> Mapping[str, int]:
@@ -86,7 +88,8 @@ class BatchExpansion:
             new.append(task)
             prompts.append(_prompt(request))
         left_s = max(0.0, batch.left_s - (time.monotonic() - began))
-        new, items = _ordered(new, items, prompts)
+        order = range(len(new)) if batch.in_file_order else order_by_prefix(prompts)
+        new, items = _ordered(new, items, order)
         await expand_batch(
             self._database,
             batch,
@@ -95,6 +98,7 @@ class BatchExpansion:
             items=items,
             new=[replace(task, deadline_s=left_s) for task in new],
         )
+        self._wake()
         return len(lines)
 
     async def _prepare(self, batch: Batch, access: Access, request: RequestLine) -> NewTask:
@@ -108,7 +112,8 @@ class BatchExpansion:
             max_attempts=self._limits.max_attempts,
             metadata={"batch_id": batch.id, "custom_id": request.custom_id},
         )
-        return await prepare(self._tokenizers, access, body, terms)
+        task = await prepare(self._tokenizers, access, body, terms)
+        return task if batch.in_file_order else replace(task, prefix_key=prefix_key(request.body))
 
 
 def _refusal(batch: Batch, line: Line, error: RequestError) -> str:
@@ -124,10 +129,10 @@ def _prompt(request: RequestLine) -> bytes:
 
 
 def _ordered(
-    new: list[NewTask], items: list[NewItem], prompts: list[bytes]
+    new: list[NewTask], items: list[NewItem], order: Sequence[int]
 ) -> tuple[list[NewTask], list[NewItem]]:
     """Give tasks ids that rise in the order in which they should run: queues and outbox go by ids."""
     ids = sorted(new_id("task") for _ in new)
-    renamed = {new[place].id: id_ for place, id_ in zip(order_by_prefix(prompts), ids, strict=True)}
+    renamed = {new[place].id: id_ for place, id_ in zip(order, ids, strict=True)}
     tasks = sorted((replace(task, id=renamed[task.id]) for task in new), key=lambda task: task.id)
     return tasks, [replace(item, task_id=renamed[item.task_id]) if item.task_id else item for item in items]

@@ -72,6 +72,10 @@ class Dispatch:
         await asyncio.sleep(self._took_s * _SHARE if self._waiting else 0)  # the wake-ups of a burst are one
         self._wake.clear()
 
+    def wake(self) -> None:
+        """Hear at once that something waits."""
+        self._wake.set()
+
     async def listen(self) -> None:
         """Hear what waits, until cancelled."""
         while True:

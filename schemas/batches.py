@@ -4,7 +4,7 @@ Source: OpenAI's Batch API.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import orjson
 from pydantic import StringConstraints, model_validator
@@ -27,6 +27,7 @@ class BatchCreate(Strict):
     completion_window: str
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
+    order: Literal["prefix", "file"] | None = None  # ours: in which order its lines run; prefix by default
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

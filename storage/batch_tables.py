@@ -43,6 +43,7 @@ batches = sa.Table(
     # the input, and how far it has become tasks
     sa.Column("input_file_id", sa.Text, nullable=False),
     sa.Column("input_bytes", sa.BigInteger, nullable=False),
+    sa.Column("in_file_order", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("cursor_bytes", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("cursor_line", sa.Integer, nullable=False, server_default="0"),
     sa.Column("model", sa.Text),  # null: not validated yet

@@ -26,6 +26,7 @@ class NewBatch:
     output_ttl_s: float
     input_file_id: str
     input_bytes: int
+    in_file_order: bool = False  # lines run as they stand, whatever their prompts share
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Batch:
     errors: list[dict[str, Any]] | None
     input_file_id: str
     input_bytes: int
+    in_file_order: bool
     cursor_bytes: int
     cursor_line: int
     model: str | None
@@ -74,9 +76,9 @@ class Batch:
 
 _INSERT = sa.text("""
 INSERT INTO batches (id, tenant_id, key_id, endpoint, completion_window, metadata, output_ttl_s, expires_at,
-                     input_file_id, input_bytes)
+                     input_file_id, input_bytes, in_file_order)
 VALUES (:id, :tenant_id, :key_id, :endpoint, :completion_window, CAST(:metadata AS jsonb), :output_ttl_s,
-        now() + make_interval(secs => :window_s), :input_file_id, :input_bytes)
+        now() + make_interval(secs => :window_s), :input_file_id, :input_bytes, :in_file_order)
 """)
 
 
@@ -93,6 +95,7 @@ async def insert_batch(connection: AsyncConnection, new: NewBatch) -> None:
         "window_s": new.window_s,
         "input_file_id": new.input_file_id,
         "input_bytes": new.input_bytes,
+        "in_file_order": new.in_file_order,
     }
     await connection.execute(_INSERT, values)
 
@@ -230,6 +233,7 @@ def _batch(row: sa.Row[Any]) -> Batch:
         errors=row.errors,
         input_file_id=row.input_file_id,
         input_bytes=row.input_bytes,
+        in_file_order=row.in_file_order,
         cursor_bytes=row.cursor_bytes,
         cursor_line=row.cursor_line,
         model=row.model,

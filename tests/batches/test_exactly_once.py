@@ -51,7 +51,7 @@ class Hands:
 
     def expansion(self) -> BatchExpansion:
         """The loop of a process that just took the lead."""
-        return BatchExpansion(self.database, self.blobs, Limits(LIVE, 10_000, 3))
+        return BatchExpansion(self.database, self.blobs, Limits(LIVE, 10_000, 3), lambda: None)
 
     async def begin(self, lines: int = LINES) -> None:
         """Accept and validate a batch."""

@@ -1,0 +1,35 @@
+"""The loops that batches go through."""
+
+from collections.abc import Callable
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from control.batch_expansion import BatchExpansion, Limits
+from control.batch_results import BatchResults
+from control.batch_validation import BatchValidation
+from control.loops import Loop
+from runtime.settings import Settings
+from storage.blobs import Blobs
+from storage.streams import EventStreams
+
+_ENVELOPE_BYTES = 64 * 1024  # of a line, around the request
+_OFTEN = 4  # looks a tick: a small batch should not wait for the clock three times
+
+
+def batch_loops(
+    settings: Settings, database: AsyncEngine, blobs: Blobs, streams: EventStreams, wake: Callable[[], None]
+) -> list[Loop]:
+    """Validation, expansion, results. `wake` tells the dispatcher that something waits."""
+    line_bytes = settings.max_body_bytes + _ENVELOPE_BYTES
+    limits = Limits(settings.batch_live_tasks, line_bytes, settings.max_attempts)
+    often_s = settings.tick_s / _OFTEN
+    return [
+        Loop("batch_validation", often_s, BatchValidation(database, blobs, max_line_bytes=line_bytes)),
+        Loop("batch_expansion", often_s, BatchExpansion(database, blobs, limits, wake)),
+        Loop(
+            "batch_results",
+            2 * often_s,
+            BatchResults(database, blobs, streams, max_line_bytes=line_bytes),
+            counted=False,
+        ),
+    ]
