@@ -5,7 +5,6 @@ one, or it is someone else's already and nothing is written.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
@@ -16,18 +15,15 @@ import structlog
 from redis.exceptions import RedisError
 
 from core.failures import RULES, Failure
-from core.ids import created_ms
-from core.lanes import Priority
 from core.pricing import cost_usd_micros
 from core.resume import restart_reason
 from core.states import TaskState
 from runtime import metrics
-from schemas import events
-from schemas.completion import whole_answer
-from storage.limits import Reserved
 from storage.records import Claim, Ending, Used
 from workers.accounts import Account
+from workers.announcing import announce, response_of
 from workers.body import choices
+from workers.delivery import Delivery
 from workers.engine import (
     EngineDeadError,
     EngineFailedError,
@@ -44,8 +40,6 @@ from workers.session import Session
 log = structlog.get_logger()
 _RETRY_S = 0.5
 _WRITTEN_S = 1.0
-_CHUNK_INTERVAL_S = 0.05  # between two deltas of a task, while more than _FEW run here
-_FEW = 32
 
 
 class _Rejected(Exception):
@@ -100,12 +94,7 @@ class Attempt:
         self._stop: str | None = None  # why the engine was told to stop: cancel, deadline, lost
         self._stopped = asyncio.Event()
         self._aborting: asyncio.Task[None] | None = None
-        self._claimed_at = time.monotonic()
-        self._ttft_ms: int | None = None  # from acceptance
-        self._first_sent = False
-        self._continues = False  # readers have had a first token from an earlier attempt
-        self._sent_at = 0.0  # monotonic, of the newest delta
-        self._held_until: asyncio.TimerHandle | None = None  # text waits for the bounded rate
+        self._delivery = Delivery(session, claim, self._record, self._progress)
         self._opened = False  # the stream is: what earlier attempts sent is known
         self._account = Account()  # engine time of this attempt
         self.productive = False  # this attempt has produced a token
@@ -183,8 +172,7 @@ class Attempt:
             await self._end_or_retry(Failure.INTERNAL)
         finally:
             deadline.cancel()
-            if self._held_until is not None:
-                self._held_until.cancel()
+            self._delivery.stop_timer()
 
     async def interrupt(self) -> None:
         """Hand back or end what the pool cancelled."""
@@ -221,7 +209,7 @@ class Attempt:
             reason = "torn"
         elif self._progress.streamed and not self._progress.complete:
             reason = self._restart_reason
-        self._continues = self._progress.streamed
+        self._delivery.opened(self._progress)
         if reason is not None:
             log.info("restarted", task_id=self.claim.task_id, because=reason)
             self._session.chunks.append(self._progress.restarted())
@@ -234,7 +222,7 @@ class Attempt:
             await self._generate_once()
             if not self._lending.taken or self._progress.complete:
                 return
-            self._flush()
+            self._delivery.flush()
             self._progress.checkpoint()
             await self._unless_stopped(self._lending.regained())
 
@@ -252,14 +240,14 @@ class Attempt:
             priority=self.claim.lane.priority.rank,
         )
         try:
-            self._lending.offer(progress, self._flush)
+            self._lending.offer(progress, self._delivery.flush)
             async for output in self._outputs(request):
                 if self._lending.taken and self._stop is None and _is_aborted(output):
                     break  # what the engine held back at the cut is generated again
                 progress.count(output.usage)
                 self._record.output(output.usage, progress.usage.output_tokens)
                 progress.add(output.deltas)
-                self._send(output.finished)
+                self._delivery.send(output.finished)
             self._record.generated()
         except RequestRejectedError as error:
             raise _Rejected(Failure.REQUEST_REJECTED, error.message) from error
@@ -309,33 +297,10 @@ class Attempt:
             for wait in waits:
                 wait.cancel()
 
-    def _send(self, finished: bool) -> None:
-        """Send what the step produced: the first text and the last at once, the rest at a bounded rate."""
-        due_s = self._sent_at + _CHUNK_INTERVAL_S - time.monotonic()
-        if not self._first_sent or finished or due_s <= 0 or len(self._session.running) <= _FEW:
-            self._flush()
-        elif self._held_until is None:
-            self._held_until = asyncio.get_running_loop().call_later(due_s, self._flush)
-
-    def _flush(self) -> None:
-        if self._held_until is not None:
-            self._held_until.cancel()
-            self._held_until = None
-        entry = self._progress.take()
-        if entry is not None:
-            self._sent_at = time.monotonic()
-            if not self._first_sent and not self._continues:
-                self._ttft_ms = round((self.claim.waited_s + self._sent_at - self._claimed_at) * 1000)
-                self._record.first_token(self._ttft_ms)
-                if self.claim.lane.priority is Priority.INTERACTIVE:
-                    self._session.first_tokens.add(self._sent_at, self._sent_at - self._claimed_at)
-            self._first_sent = True
-            self._session.chunks.append(entry)
-
     async def _settle_generated(self) -> None:
         if self._stop == "lost":
             return
-        self._flush()
+        self._delivery.flush()
         if self._progress.complete:
             await self._settle(TaskState.COMPLETED)
         elif self._stop == "deadline":
@@ -350,7 +315,7 @@ class Attempt:
         if self._stop == "lost":
             return
         self.settling = True
-        self._flush()
+        self._delivery.flush()
         if RULES[failure].retriable and await self._session.hand_back(
             self.claim, failure, exposed=self._exposed, used=self.used
         ):
@@ -365,7 +330,9 @@ class Attempt:
         self.settling = True
         progress, claim = self._progress, self.claim
         finish_reason = progress.choices[0].finish_reason if 0 in progress.choices else None
-        response = self._response() if progress.streamed and failure is not Failure.REQUEST_REJECTED else None
+        response = None
+        if progress.streamed and failure is not Failure.REQUEST_REJECTED:
+            response = response_of(self._session, claim, progress)
         used = self.used
         ending = Ending(
             task_id=claim.task_id,
@@ -379,7 +346,7 @@ class Attempt:
             failure=failure,
             failure_message=message,
             response=response,
-            ttft_ms=self._ttft_ms,
+            ttft_ms=self._delivery.ttft_ms,
             preemptions=self.preemptions,
         )
         # Whoever finds the row ended must find the whole text in the stream; without Redis the row comes first.
@@ -390,40 +357,5 @@ class Attempt:
             return
         if ended is not state:  # a cancel came first
             ending = replace(ending, state=ended, failure=None, failure_message=None)
-        await self._announce(ending)
+        await announce(self._session, claim, progress, ending)
         self._record.ended(ending, progress.text)
-
-    async def _announce(self, ending: Ending) -> None:
-        """Say in Redis what Postgres has committed; a reader who misses it finds the row."""
-        try:
-            await self._session.streams.put_result(
-                ending.task_id, ending.response, self._reserved(), ending.usage.total_tokens
-            )
-        except (RedisError, OSError) as error:
-            log.warning("result_not_cached", task_id=ending.task_id, error=str(error))
-        data = events.final_data(
-            ending.state,
-            finish_reason=ending.finish_reason,
-            usage=ending.usage,
-            failure=ending.failure,
-            failure_message=ending.failure_message,
-        )
-        self._session.chunks.append(self._progress.final(events.FINAL[ending.state], data))
-
-    def _reserved(self) -> Reserved | None:
-        claim = self.claim
-        if claim.reserved_tokens is None:
-            return None
-        return Reserved(claim.tenant_id, claim.key_id, claim.lane.model, claim.reserved_tokens)
-
-    def _response(self) -> str:
-        info = self._session.engine.info
-        return whole_answer(
-            self._progress.form,
-            task_id=self.claim.task_id,
-            created=created_ms(self.claim.task_id) // 1000,
-            model=self.claim.lane.model,
-            fingerprint=f"headrace-{info.kind}-{info.version}",
-            choices=self._progress.choices,
-            usage=self._progress.usage,
-        ).decode()

@@ -1,0 +1,56 @@
+"""Telling in Redis what Postgres has committed: the result for polls, and the stream's last event."""
+
+from typing import TYPE_CHECKING
+
+import structlog
+from redis.exceptions import RedisError
+
+from core.ids import created_ms
+from schemas import events
+from schemas.completion import whole_answer
+from storage.limits import Reserved
+from storage.records import Claim, Ending
+from workers.progress import Progress
+
+if TYPE_CHECKING:
+    from workers.session import Session
+
+log = structlog.get_logger()
+
+
+def response_of(session: "Session", claim: Claim, progress: Progress) -> str:
+    """The answer in its whole form, as JSON text."""
+    info = session.engine.info
+    return whole_answer(
+        progress.form,
+        task_id=claim.task_id,
+        created=created_ms(claim.task_id) // 1000,
+        model=claim.lane.model,
+        fingerprint=f"headrace-{info.kind}-{info.version}",
+        choices=progress.choices,
+        usage=progress.usage,
+    ).decode()
+
+
+async def announce(session: "Session", claim: Claim, progress: Progress, ending: Ending) -> None:
+    """Say that the task ended; a reader who misses it finds the row."""
+    try:
+        await session.streams.put_result(
+            ending.task_id, ending.response, _reserved(claim), ending.usage.total_tokens
+        )
+    except (RedisError, OSError) as error:
+        log.warning("result_not_cached", task_id=ending.task_id, error=str(error))
+    data = events.final_data(
+        ending.state,
+        finish_reason=ending.finish_reason,
+        usage=ending.usage,
+        failure=ending.failure,
+        failure_message=ending.failure_message,
+    )
+    session.chunks.append(progress.final(events.FINAL[ending.state], data))
+
+
+def _reserved(claim: Claim) -> Reserved | None:
+    if claim.reserved_tokens is None:
+        return None
+    return Reserved(claim.tenant_id, claim.key_id, claim.lane.model, claim.reserved_tokens)
