@@ -17,6 +17,7 @@ import orjson
 from bench.client import Connection, Load, LoadError
 from bench.peer import claim_output, serve
 
+_KEPT_S = 2.0  # below every server's keep-alive
 _DELTA = b"event: task.delta\n"
 _URL = "/v1/chat/completions"
 _FAILED = (b"event: task.failed\n", b"event: task.expired\n", b"event: task.incomplete\n")
@@ -28,6 +29,7 @@ class TimedConnection(Connection):
     def __init__(self) -> None:
         super().__init__()
         self.marks: list[tuple[int, float]] = []  # (bytes so far, moment)
+        self.used_at = 0.0
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
@@ -37,7 +39,9 @@ class TimedConnection(Connection):
     async def exchange(self, request: bytes) -> tuple[int, bytes]:
         """As the base's."""
         self.marks = []
-        return await super().exchange(request)
+        answer = await super().exchange(request)
+        self.used_at = time.perf_counter()
+        return answer
 
 
 @dataclass(slots=True)
@@ -120,7 +124,7 @@ class Mixed(Load):
         self, body: dict[str, Any], priority: str, asked: float, open_tasks: set[str]
     ) -> Streamed:
         """Submit and follow to the end. Raises: LoadError."""
-        connection = self._idle.pop() if self._idle else await self._connect()
+        connection = await self._connection()
         envelope = orjson.dumps({"url": _URL, "body": body, "priority": priority})
         status, answer = await connection.exchange(self._post("/v1/tasks", envelope))
         if status != 202:
@@ -143,6 +147,15 @@ class Mixed(Load):
                 await connection.exchange(self._post(f"/v1/tasks/{task_id}/cancel", b"{}"))
             await asyncio.sleep(0.2)
         connection.close()
+
+    async def _connection(self) -> TimedConnection:
+        """One that the API has not closed: it does so after some idle seconds."""
+        while self._idle:
+            connection = self._idle.pop()
+            if time.perf_counter() - connection.used_at < _KEPT_S:
+                return connection
+            connection.close()
+        return await self._connect()
 
     async def _connect(self) -> TimedConnection:
         loop = asyncio.get_running_loop()
