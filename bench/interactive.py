@@ -1,7 +1,7 @@
 """`headrace bench interactive`: what a person waits for the first token while batch work fills the engine.
 
-Arms: `idle`, people alone; `batch`, batch work alone; `fifo`, both in one queue on a worker that reserves no
-slot and takes none away; `ours`, both with their priorities on a worker with the default rules. `batch` and
+Arms: `idle`, people alone; `batch`, batch work alone; `fifo`, both in one queue, in order of arrival, on a worker
+that reserves no slot and takes none away; `ours`, both with their priorities under the default rules. `batch` and
 `fifo` run on a stack of the plain worker, `idle` and `ours` on one of ours; both stay loaded and the idle one
 takes no CPU time. People arrive at the same random moments in all arms of a round, whatever becomes of them.
 
@@ -24,7 +24,7 @@ from bench.stack import Stack
 from runtime.chat_template import ModelTokenizer
 
 NAME = "interactive"
-PLAIN = {"HEADRACE_RESERVED_SLOTS": "0", "HEADRACE_MAX_PREEMPTIONS": "0"}
+PLAIN = {"HEADRACE_RESERVED_SLOTS": "0", "HEADRACE_MAX_PREEMPTIONS": "0", "HEADRACE_ORDER": "fifo"}
 ROUNDS = (("idle", "batch", "ours", "fifo"), ("fifo", "ours", "batch", "idle"))
 
 

@@ -76,32 +76,56 @@ def parse_ceilings(text: str) -> dict[LengthClass, int]:
     return {LengthClass(length_class): int(most) for length_class, most in pairs}
 
 
-def may_start(rules: SlotRules, held: Held, kind: Kind, batch_size: int | None = None) -> bool:
+class Tally:
+    """How many requests hold a slot, counted every way that the rules look at."""
+
+    __slots__ = ("classes", "kinds", "priorities", "total")
+
+    def __init__(self, held: Held | None = None) -> None:
+        # every key is there from the start: another thread may read while one counts
+        self.total = 0
+        self.priorities = dict.fromkeys(Priority, 0)
+        self.classes = dict.fromkeys(LengthClass, 0)
+        self.kinds = {Kind(priority, length): 0 for priority in Priority for length in LengthClass}
+        for kind, count in (held or {}).items():
+            self.add(kind, count)
+
+    def add(self, kind: Kind, count: int = 1) -> None:
+        """Count more, or fewer with a number below 0."""
+        self.total += count
+        self.priorities[kind.priority] += count
+        self.classes[kind.length_class] += count
+        self.kinds[kind] += count
+
+    def plus(self, kinds: Iterable[Kind]) -> "Tally":
+        """Count these too, in a copy."""
+        more = Tally(self.kinds)
+        for kind in kinds:
+            more.add(kind)
+        return more
+
+
+def may_start(rules: SlotRules, held: Tally, kind: Kind, batch_size: int | None = None) -> bool:
     """Say whether a request of this kind may take a slot now.
 
     `batch_size`: how many batch requests may run at once, within the shared slots; None: all of those.
     """
-    total = interactive = batch = same_class = 0
-    for (priority, length_class), count in held.items():
-        total += count
-        if priority is Priority.INTERACTIVE:
-            interactive += count
-        elif priority is Priority.BATCH:
-            batch += count
-        if length_class is kind.length_class:
-            same_class += count
-    if total >= rules.total or same_class >= rules.ceilings.get(kind.length_class, rules.total):
+    priority, length_class = kind
+    ceiling = rules.ceilings.get(length_class)
+    if held.total >= rules.total or (ceiling is not None and held.classes[length_class] >= ceiling):
         return False
-    if kind.priority is Priority.INTERACTIVE:
+    interactive = held.priorities[Priority.INTERACTIVE]
+    if priority is Priority.INTERACTIVE:
         return interactive < rules.total - rules.kept
-    if total - interactive >= rules.shared:
+    if held.total - interactive >= rules.shared:
         return False
-    return kind.priority is not Priority.BATCH or batch_size is None or batch < batch_size
+    return priority is not Priority.BATCH or batch_size is None or held.priorities[priority] < batch_size
 
 
-def makes_room(rules: SlotRules, held: Held, victim: Kind, waiting: Kind) -> bool:
+def makes_room(rules: SlotRules, held: Tally, victim: Kind, waiting: Kind) -> bool:
     """Say whether `waiting` could start in the slot of a running `victim`."""
-    left = {kind: count - (kind == victim) for kind, count in held.items()}
+    left = held.plus(())
+    left.add(victim, -1)
     return may_start(rules, left, waiting)
 
 

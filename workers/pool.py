@@ -22,16 +22,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 from celery.concurrency.base import BasePool
 from celery.utils.log import get_logger
 
 from core.lanes import Lane, LengthClass, Priority
-from core.slots import Kind, SlotRules
+from core.slots import Kind, SlotRules, Tally
 from workers import celery_private
 from workers.job import CancelReason, Job, TaskAbortedError, bridge_tasks, cancel_reason, current_seat, ident
-from workers.slots import Slots, every_kind
+from workers.slots import Slots
 
 __all__ = ["AsyncioPool", "CancelReason", "Hooks", "TaskAbortedError", "cancel_reason", "current_seat"]
 
@@ -88,7 +89,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         self._hub: Any = None
         self._draining = self._stopping = False
         self._loop = _new_loop()
-        self._delivered = every_kind()  # handed to the loop ever
+        self._delivered = Tally()  # handed to the loop ever
         self.slots = Slots(self._loop, self.hooks.rules(self.limit), self._post, self._forget)
         self._thread = threading.Thread(target=self._turn_loop, name="pool-loop", daemon=True)
         self._thread.start()
@@ -139,7 +140,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
             kind=kind,
         )
         self._jobs[job.number] = job
-        self._delivered[kind] += 1
+        self._delivered.add(kind)
         self._loop.call_soon_threadsafe(self.slots.enqueue, job)
         return job
 
@@ -336,6 +337,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         }
 
 
+@cache
 def _kind(queue: str) -> Kind:
     """What the rules look at; a queue that is no lane's counts as the commonest."""
     try:

@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 import signal
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,8 +20,8 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated
 
-from core.lanes import LengthClass, Priority
-from core.slots import Kind, SlotRules, choose_victim, makes_room, may_start
+from core.lanes import Priority
+from core.slots import Kind, SlotRules, Tally, choose_victim, makes_room, may_start
 from workers.job import CancelReason, Job, TaskAbortedError, enter, run
 from workers.seat import Seat
 
@@ -43,9 +43,8 @@ class Slots:
         self.waiting: dict[Priority, deque[Job]] = {priority: deque() for priority in Priority}
         self.yielded: deque[Job] = deque()  # told to give their slot away, first to get one again
         self.preemptions = 0  # ever
-        # every key is there from the start: the hub's thread copies them while they count
-        self._held = every_kind()
-        self._arrived = every_kind()  # enqueued ever
+        self._held = Tally()
+        self._arrived = Tally()  # enqueued ever
         self._seats: dict[Job, Seat] = {}  # of those that offer their slot
         self._loop = loop
         self._post = post
@@ -54,37 +53,41 @@ class Slots:
 
     # -- asked by the hub's thread: it sees each count as it was a moment ago, and is asked again after a change
 
-    def may_consume(self, kind: Kind, delivered: Counter[Kind]) -> bool:
-        """Say whether a message of this kind would start at once. `delivered`: handed over ever, by kind."""
-        held = Counter(self._held)
-        coming = delivered - self._arrived
-        held.update(coming)
-        interactive = len(self.waiting[Priority.INTERACTIVE])
-        if kind.priority is not Priority.INTERACTIVE:
-            for line in (*self.waiting.values(), self.yielded):
-                held.update(job.kind for job in list(line))
-        elif interactive or any(one.priority is Priority.INTERACTIVE for one in coming):
-            # one at a time may be on its way to a slot: another worker may have one for the next
-            held.update(job.kind for job in list(self.waiting[Priority.INTERACTIVE]))
-            return may_start(self.rules, held, kind)
-        elif self._seats and self.rules.max_preemptions and not may_start(self.rules, held, kind):
-            return any(makes_room(self.rules, held, job.kind, kind) for job in list(self._seats))
-        return may_start(self.rules, held, kind, self.batch_size)
+    def may_consume(self, kind: Kind, delivered: Tally) -> bool:
+        """Say whether a message of this kind would start at once. `delivered`: handed over ever."""
+        interactive = kind.priority is Priority.INTERACTIVE
+        before: list[Kind] = []  # what will have a slot first
+        if delivered.total != self._arrived.total:
+            for one, count in delivered.kinds.items():
+                before += [one] * (count - self._arrived.kinds[one])
+        for priority, line in self.waiting.items():
+            if line and (not interactive or priority is kind.priority):
+                before += [job.kind for job in list(line)]
+        if self.yielded and not interactive:
+            before += [job.kind for job in list(self.yielded)]
+        held = self._held.plus(before) if before else self._held
+        if may_start(self.rules, held, kind, self.batch_size):
+            return True
+        if not interactive or not self.rules.max_preemptions:
+            return False
+        if any(one.priority is Priority.INTERACTIVE for one in before):
+            return False  # one at a time may be on its way to a lent slot: another worker may have one free
+        return any(makes_room(self.rules, held, job.kind, kind) for job in list(self._seats))
 
     # -- the loop's thread
 
     @property
     def running(self) -> int:
         """Jobs that hold a slot."""
-        return self._held.total()
+        return self._held.total
 
     def held(self, priority: Priority) -> int:
         """Jobs of one priority that hold a slot."""
-        return sum(count for kind, count in self._held.items() if kind.priority is priority)
+        return self._held.priorities[priority]
 
     def enqueue(self, job: Job) -> None:
         """Start a job now or when a slot is free."""
-        self._arrived[job.kind] += 1
+        self._arrived.add(job.kind)
         self.waiting[job.kind.priority].append(job)
         self._admit()
 
@@ -132,7 +135,7 @@ class Slots:
 
     def _admit(self) -> None:
         while (job := self._next()) is not None:
-            self._held[job.kind] += 1
+            self._held.add(job.kind)
             if job.task is None:
                 self._start(job)
             else:
@@ -165,7 +168,7 @@ class Slots:
         if victim is None:
             return False
         job = victim.key
-        self._held[job.kind] -= 1
+        self._held.add(job.kind, -1)
         job.yielding = True
         self.yielded.append(job)
         self.preemptions += 1
@@ -220,7 +223,7 @@ class Slots:
         if job.yielding:
             self.yielded.remove(job)
         else:
-            self._held[job.kind] -= 1
+            self._held.add(job.kind, -1)
         self._settle(job, task)
         self._admit()
 
@@ -236,11 +239,6 @@ class Slots:
         # drain: without a callback the message stays held and is put back; hard: on_timeout acked it
         job.ended = True
         self._forget(job)
-
-
-def every_kind() -> Counter[Kind]:
-    """Zero of each."""
-    return Counter({Kind(priority, length): 0 for priority in Priority for length in LengthClass})
 
 
 def _nothing() -> None:

@@ -13,6 +13,7 @@ from core.slots import (
     Candidate,
     Kind,
     SlotRules,
+    Tally,
     choose_victim,
     default_ceilings,
     default_reserved,
@@ -33,11 +34,11 @@ def rules(draw: st.DrawFn) -> SlotRules:
 
 
 def fill(given_rules: SlotRules, arriving: list[Kind], batch_size: int | None) -> Counter[Kind]:
-    held: Counter[Kind] = Counter()
+    held = Tally()
     for kind in arriving:
         if may_start(given_rules, held, kind, batch_size):
-            held[kind] += 1
-    return held
+            held.add(kind)
+    return Counter(held.kinds)
 
 
 @given(rules(), st.lists(kinds, max_size=40), st.none() | st.integers(1, 12))
@@ -74,7 +75,7 @@ def test_no_slot_stays_empty_that_its_kind_may_use(given_rules: SlotRules, arriv
 
 @given(rules(), kinds)
 def test_every_kind_may_start_on_an_empty_worker(given_rules: SlotRules, kind: Kind) -> None:
-    assert may_start(given_rules, {}, kind, 1)
+    assert may_start(given_rules, Tally(), kind, 1)
 
 
 @given(rules())
@@ -82,9 +83,9 @@ def test_a_flood_of_one_priority_leaves_room_for_the_other_side(given_rules: Slo
     if given_rules.ceilings or given_rules.total < 4:
         return
     others = fill(given_rules, [BATCH, STANDARD] * 20, None)
-    assert may_start(given_rules, others, INTERACTIVE) == (given_rules.reserved > 0)
+    assert may_start(given_rules, Tally(others), INTERACTIVE) == (given_rules.reserved > 0)
     people = fill(given_rules, [INTERACTIVE] * 20, None)
-    assert may_start(given_rules, people, BATCH)
+    assert may_start(given_rules, Tally(people), BATCH)
 
 
 def candidate(key: str = "a", **changes: float) -> Candidate[str]:
@@ -134,7 +135,7 @@ def test_a_victim_is_never_over_its_bound(tasks: list[tuple[int, float, float]])
 def test_only_who_makes_room_yields() -> None:
     given_rules = SlotRules(4, 1, {LengthClass.LONG: 1}, 1)
     long_batch, long_person = (Kind(p, LengthClass.LONG) for p in (Priority.BATCH, Priority.INTERACTIVE))
-    held = Counter({long_batch: 1, BATCH: 1})
+    held = Tally({long_batch: 1, BATCH: 1})
     assert makes_room(given_rules, held, long_batch, long_person)
     assert not makes_room(given_rules, held, BATCH, long_person)
 
