@@ -11,6 +11,7 @@ Runs begin in the steady state: the first task of each place asks for a random p
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -43,7 +44,7 @@ class Plan:
     rounds: int
 
 
-FULL = Plan(32, 64, (128, 256), (64, 32), 0.5, seconds=60, alone=0.75, ramp_s=12, rounds=2)
+FULL = Plan(32, 64, (128, 256), (64, 32), 0.5, seconds=50, alone=0.6, ramp_s=8, rounds=2)
 QUICK = Plan(6, 12, (64, 48), (32, 8), 3.0, seconds=6, alone=0.6, ramp_s=1, rounds=1)
 
 
@@ -153,10 +154,14 @@ def bench(*, quick: bool, engine: str, say: Callable[[str], None]) -> Result:
     plan = QUICK if quick else FULL
     slots = {"HEADRACE_MAX_NUM_SEQS": str(plan.slots)}
     with ExitStack() as opened:
-        say("starting the stack with our rules")
-        ours = opened.enter_context(Stack(engine, slots))
-        say("starting the stack with plain ones")
-        plain = opened.enter_context(Stack(engine, {**slots, **PLAIN}))
+        say("starting two stacks")
+        # the threads must outlive the stacks: the kernel ends a child with the thread that started it
+        starters = opened.enter_context(ThreadPoolExecutor(2))
+        starting = [
+            starters.submit(opened.enter_context, Stack(engine, settings))
+            for settings in (slots, {**slots, **PLAIN})
+        ]
+        ours, plain = (one.result() for one in starting)
         client = opened.enter_context(Peer("bench.mixed_client", log=ours.logs / "bench.log"))
         arms = Arms(plan, ours, plain, client)
         say("warming up")

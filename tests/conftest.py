@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes depends on what else the machine does, and says nothing about the code.
+settings.register_profile("headrace", deadline=None)
+settings.load_profile("headrace")
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
