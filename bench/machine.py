@@ -1,6 +1,7 @@
 """What a result was measured on, and how much of the machine's time each part took."""
 
 import platform
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -96,3 +97,10 @@ def family(pid: int) -> list[psutil.Process]:
     """Return a process and all that descend from it, itself first."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

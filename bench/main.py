@@ -11,14 +11,11 @@ from bench.peer import PeerError
 
 NAMES = (
     "batch",
+    "chunk",
     "interactive",
     "raw",
     "recovery",
 )  # fmt: skip
-
-
-# of which each takes real inputs from a folder that is named to it
-WITH_DATA = frozenset({"batch"})
 
 
 def run(

@@ -7,7 +7,8 @@ running choice a token per step, as continuous batching does; `step_s=0` makes i
 
 `python -m workers.deterministic --make-model DIR` writes a model folder for it.
 
-Test hooks: `freeze`, `thaw`, `kill`, and prompts that hold one of the FAULT_* markers.
+Test hooks: `freeze`, `thaw`, `kill`, and prompts that hold one of the FAULT_* markers, or STAMP, which gives up the
+pure function for a clock.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from runtime.chat_template import ModelTokenizer, TemplateError
@@ -41,6 +43,7 @@ FAULT_DIE = "<<fault:die>>"  # the runtime ends: EngineDeadError for every runni
 FAULT_EXIT = "<<fault:exit>>"  # the whole process is killed, as by the kernel
 FAULT_SLOW = "<<fault:slow>>"  # every step takes three times as long from now on
 FAULT_FREEZE = "<<fault:freeze>>"  # the runtime stops stepping
+STAMP = "<<stamp>>"  # each token's text is the time of its step: nanoseconds of the machine's monotonic clock
 
 
 class _Running:
@@ -48,7 +51,7 @@ class _Running:
 
     __slots__ = (
         *("account", "admitted_at", "choices", "error", "first_at", "prompt"),
-        *("priority", "queued_at", "ready", "wake"),
+        *("priority", "queued_at", "ready", "stamped", "wake"),
     )
 
     def __init__(self, choices: Sequence[Choice], prompt: int, account: Account, priority: int) -> None:
@@ -56,6 +59,7 @@ class _Running:
         self.ready: dict[int, Delta] = {}
         self.wake = asyncio.Event()
         self.error: Exception | None = None
+        self.stamped = False
         self.queued_at = time.monotonic()
         self.admitted_at = self.first_at = 0.0
 
@@ -242,6 +246,7 @@ class DeterministicEngine:
             for index in range(bodies.choices(body))
         ]
         running = _Running(choices, len(prompt), request.account, request.priority)
+        running.stamped = STAMP in str(body[field])
         self.accounts.begin(request.account, len(prompt) + len(emitted), now_us())
         behind = [at for at, (_, other) in enumerate(self._waiting) if other.priority <= request.priority]
         self._waiting.insert(behind[-1] + 1 if behind else 0, (request.request_id, running))
@@ -315,7 +320,7 @@ class DeterministicEngine:
                 read += running.prompt
             for choice in running.choices:
                 if not choice.done and (delta := choice.step()) is not None:
-                    running.add(delta)
+                    running.add(replace(delta, text=f"{time.monotonic_ns()} ") if running.stamped else delta)
             if running.done:
                 del self._running[request_id]
         self.meter.step(
