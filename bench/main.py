@@ -12,6 +12,7 @@ from bench.peer import PeerError
 NAMES = (
     "batch",
     "chunk",
+    "control",
     "interactive",
     "raw",
     "recovery",
