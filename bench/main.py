@@ -16,7 +16,11 @@ NAMES = (
     "interactive",
     "raw",
     "recovery",
+    "serve",
 )  # fmt: skip
+
+# of which each takes real inputs from a folder that is named to it
+WITH_DATA = frozenset({"batch", "serve"})
 
 
 def run(
