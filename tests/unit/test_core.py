@@ -147,9 +147,23 @@ def test_more_cached_than_prompt_tokens_is_impossible() -> None:
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"stop": ["x"]}, None),
         ({"seed": 1, "temperature": 0.7}, "seed"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}], "tool_choice": "none"}, "tools"),
+        ({"structured_outputs": {"regex": "a"}}, "response_format"),
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": [[1], [2]]}, "prompt"),
+        ({"prompt": [1, 2]}, None),
+        ({"prompt": ["a"]}, None),
+        ({"prompt": "a", "logprobs": 0}, "logprobs"),  # of the chosen tokens alone
+        ({"messages": [], "logprobs": False}, None),
     ],
 )
 def test_an_attempt_continues_only_where_the_rest_depends_on_the_tokens_alone(
     body: dict[str, Any], reason: str | None
 ) -> None:
     assert restart_reason(body) == reason
+
+
+def test_reasoning_is_read_anew_in_chat_alone() -> None:
+    assert restart_reason({"messages": []}, reads_reasoning=True) == "reasoning"
+    assert restart_reason({"prompt": "a"}, reads_reasoning=True) is None
