@@ -9,7 +9,7 @@ import pytest
 
 from runtime.chat_template import ModelTokenizer
 from tests.support.demo_model import demo_model
-from tests.support.engines import Result
+from tests.support.engines import COMPLETIONS, Result, chat, request, run
 from workers.engine import Delta, EngineUsage, Output
 
 pytestmark = pytest.mark.vllm
@@ -24,10 +24,12 @@ def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo model with two of its unused tokens spelled as reasoning models spell theirs."""
     folder = tmp_path_factory.mktemp("thinking")
     for file in demo_model().iterdir():
-        if file.suffix == ".json" or file.suffix == ".jinja":
+        if file.suffix in (".json", ".jinja"):
             text = file.read_text()
             text = text.replace("<repo_name>", "<think>").replace("<file_sep>", "</think>")
             (folder / file.name).write_text(text)
+        else:
+            (folder / file.name).symlink_to(file)
     return folder
 
 
@@ -127,3 +129,33 @@ def test_a_tool_is_called_after_reasoning(read: Read) -> None:
 def test_a_parser_that_does_not_exist_is_said_at_the_start(read: Read) -> None:
     with pytest.raises(TypeError, match="no_such_parser"):
         read("x", tool="no_such_parser", tools=[TOOL])
+
+
+@pytest.mark.full
+async def test_on_an_engine_reasoning_is_apart_and_a_form_begins_where_it_ends(thinking_model: Path) -> None:
+    from workers.vllm_engine import VLLMEngine
+    from workers.vllm_parsing import ParserNames
+
+    engine = VLLMEngine(
+        "thinker",
+        thinking_model,
+        max_num_seqs=4,
+        max_model_len=1024,
+        kv_cache_bytes=1 << 28,
+        parsers=ParserNames("hermes", "deepseek_r1"),
+    )
+    await engine.start()
+    try:
+        assert engine.info.reads_reasoning
+        thought = (
+            await run(engine, request(chat(), max_tokens=12))
+        ).only  # it never says that it has thought
+        assert thought.reasoning and not thought.text
+        end = ModelTokenizer(thinking_model).token_id("</think>")
+        form = {"structured_outputs": {"choice": ["Paris"]}, "logit_bias": {str(end): 100}}
+        formed = (await run(engine, request(chat(**form), max_tokens=12))).only
+        assert (formed.text, formed.reasoning, formed.finish) == ("Paris", "", "stop")
+        text = await run(engine, request({"prompt": "x", "temperature": 0}, url=COMPLETIONS, max_tokens=5))
+        assert text.only.text and not text.only.reasoning
+    finally:
+        await engine.stop()
