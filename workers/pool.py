@@ -169,8 +169,9 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         self._resize(max(1, self.limit - n))
 
     def _resize(self, limit: int) -> None:
+        rules = self.hooks.rules(limit)  # first: it refuses fewer slots than are reserved
         self.limit = limit
-        self._loop.call_soon_threadsafe(self.slots.resize, self.hooks.rules(limit))
+        self._loop.call_soon_threadsafe(self.slots.resize, rules)
 
     # -- any thread
 
