@@ -23,6 +23,7 @@ from api import (
     response_follow,
     responses,
     tasks,
+    usage,
     webhooks,
 )
 from api.access import AccessCache
@@ -105,7 +106,7 @@ def create_app(settings: Settings) -> FastAPI:
     errors.install(app)
     openapi.install(app)
     openai = (chat, completions, responses, response_follow, models, files, batches)
-    for resource in (*openai, tasks, events, webhooks, health, metrics, *admin.RESOURCES):
+    for resource in (*openai, tasks, events, usage, webhooks, health, metrics, *admin.RESOURCES):
         app.include_router(resource.router)
     return app
 

@@ -8,6 +8,7 @@ import typer
 from cli.admin import app as admin_app
 from cli.batch_commands import app as batch_app
 from cli.tasks import cancel, result, submit, tail
+from cli.usage import usage
 
 if TYPE_CHECKING:
     from runtime.settings import Settings
@@ -80,6 +81,18 @@ def migrate() -> None:
     from runtime.settings import settings
 
     upgrade(settings().database_url.get_secret_value())
+
+
+@app.command()
+def reconcile(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="First release holds of ended tasks and count budgets anew.")
+    ] = False,
+) -> None:
+    """Recompute charges, budgets and engine time from tasks and prices; exit code 1 where they differ."""
+    import cli.reconcile
+
+    raise typer.Exit(cli.reconcile.run(repair=repair))
 
 
 @app.command()
@@ -184,7 +197,7 @@ def worker(
     raise typer.Exit(work(_settings(model=model, lanes=lanes, metrics_port=metrics_port)))
 
 
-for command in (submit, tail, result, cancel):
+for command in (submit, tail, result, cancel, usage):
     app.command()(command)
 
 

@@ -21,7 +21,8 @@ from schemas.errors import RequestError
 from schemas.requests import REQUESTS, validate
 from services.authenticate import Access, access_of
 from services.batch_input import read_window
-from services.expand_batch import expand_batch
+from services.expand_batch import WindowTooLargeError, expand_batch
+from services.hold import BudgetExhaustedError
 from services.read_batches import open_batches
 from services.register import new_id
 from storage.batch_items import NewItem
@@ -63,11 +64,42 @@ class BatchExpansion:
         return {"expanded": await for_each(room, self._expand)}
 
     async def _expand(self, batch: Batch) -> int:
+        """Make tasks of the next lines, as far as the owner's budgets reach.
+
+        Where those are spent, the lines fail. Where open tasks hold what is left of them, the lines wait: what is
+        held is the most that those can cost, and most leave something.
+        """
+        most = self._limits.live_tasks - batch.unwritten
+        while True:
+            try:
+                return await self._expand_window(batch, most)
+            except WindowTooLargeError as error:
+                most = error.fitting
+            except BudgetExhaustedError as error:
+                return await self._fail_window(batch, most, error) if error.standing.spent_up else 0
+
+    async def _fail_window(self, batch: Batch, most: int, error: BudgetExhaustedError) -> int:
+        lines, to_bytes, to_line = await read_window(
+            batch, self._blobs, most=most, max_line_bytes=self._limits.max_line_bytes
+        )
+        refusal = RequestError(429, f"The budget is exhausted: {error}.", "budget_exhausted")
+        items = [
+            NewItem(
+                line.number,
+                read_line(line.text, batch.endpoint).custom_id,
+                refusal=_refusal(batch, line, refusal),
+            )
+            for line in lines
+        ]
+        await expand_batch(self._database, batch, to_bytes=to_bytes, to_line=to_line, items=items, new=())
+        return len(lines)
+
+    async def _expand_window(self, batch: Batch, most: int) -> int:
         began = time.monotonic()
         lines, to_bytes, to_line = await read_window(
             batch,
             self._blobs,
-            most=self._limits.live_tasks - batch.unwritten,
+            most=most,
             max_line_bytes=self._limits.max_line_bytes,
         )
         access = await access_of(self._database, batch.caller)

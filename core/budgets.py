@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from core.money import usd
+
 
 class Period(StrEnum):
     """What a budget lasts for."""
@@ -52,9 +54,9 @@ class Standing:
         """Say what it is and how much is used, for people."""
         owner = "key" if self.key_id else "tenant"
         span = "monthly" if self.period is Period.MONTH else "total"
-        of = "" if self.hard_usd_micros is None else f" of {_usd(self.hard_usd_micros)}"
-        held = f", and {_usd(self.held_usd_micros)} held by open tasks" if self.held_usd_micros else ""
-        return f"the {owner}'s {span} budget: {_usd(self.spent_usd_micros)}{of} USD spent{held}"
+        of = "" if self.hard_usd_micros is None else f" of {usd(self.hard_usd_micros)}"
+        held = f", and {usd(self.held_usd_micros)} held by open tasks" if self.held_usd_micros else ""
+        return f"the {owner}'s {span} budget: {usd(self.spent_usd_micros)}{of} USD spent{held}"
 
 
 def warning_of(standings: Iterable[Standing]) -> str | None:
@@ -67,7 +69,3 @@ def warning_of(standings: Iterable[Standing]) -> str | None:
         if one.past_soft
     ]
     return ", ".join(told) or None
-
-
-def _usd(micros: int) -> str:
-    return f"{micros / 1_000_000:.6f}".rstrip("0").rstrip(".")

@@ -1,8 +1,9 @@
 """Who is asking, and what may they use?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from core import keys
 from core.budgets import Standing
@@ -50,9 +51,7 @@ async def authenticate(database: AsyncEngine, key_text: str, pepper: bytes) -> A
             return None
         models = await registry.granted_models(connection, stored.tenant_id)
         rates = await limits.limits_of(connection, stored.tenant_id, stored.id)
-        standings = await budgets.standings_of(connection, stored.tenant_id, stored.id)
-        names = [model.name for model in models]
-        prices = await tariffs.prices_in_force(connection, names) if standings else None
+        standings, prices = await _budgets_of(connection, stored.tenant_id, stored.id, models)
     return Access(
         Caller(stored.id, stored.tenant_id, stored.tenant_class),
         {model.name: model for model in models},
@@ -60,7 +59,7 @@ async def authenticate(database: AsyncEngine, key_text: str, pepper: bytes) -> A
         f"{lookup} ({stored.name})",
         stored.tenant_disabled,
         tuple(rates),
-        tuple(standings),
+        standings,
         prices,
     )
 
@@ -75,4 +74,15 @@ async def access_of(database: AsyncEngine, caller: Caller) -> Access:
     """Return what a caller known from before has access to now."""
     async with autocommit(database) as connection:
         models = await registry.granted_models(connection, caller.tenant_id)
-    return Access(caller, {model.name: model for model in models})
+        standings, prices = await _budgets_of(connection, caller.tenant_id, caller.key_id, models)
+    return Access(caller, {model.name: model for model in models}, budgets=standings, prices=prices)
+
+
+async def _budgets_of(
+    connection: AsyncConnection, tenant_id: str, key_id: str, models: Sequence[Model]
+) -> tuple[tuple[Standing, ...], PriceList | None]:
+    """The budgets that a caller's tasks count against, and what those cost; no prices where there are none."""
+    standings = await budgets.standings_of(connection, tenant_id, key_id)
+    if not standings:
+        return (), None
+    return tuple(standings), await tariffs.prices_in_force(connection, [model.name for model in models])

@@ -7,10 +7,19 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from storage import batch_items, tasks
+from services.hold import insert_within_budgets
+from storage import batch_items
 from storage.batch_items import NewItem
 from storage.batches import Batch
 from storage.records import NewTask
+
+
+class WindowTooLargeError(Exception):
+    """Budgets have room for `fitting` of a window's tasks, and nothing was done."""
+
+    def __init__(self, fitting: int) -> None:
+        super().__init__(fitting)
+        self.fitting = fitting
 
 
 async def expand_batch(
@@ -22,8 +31,13 @@ async def expand_batch(
     items: Sequence[NewItem],
     new: Sequence[NewTask],
 ) -> None:
-    """Move the batch's cursor over lines and accept their tasks. Raises: OvertakenError."""
+    """Move the batch's cursor over lines and accept their tasks.
+
+    Raises: OvertakenError; BudgetExhaustedError, and WindowTooLargeError where budgets have room for a part.
+    """
     async with database.begin() as connection:
         await batch_items.advance(connection, batch, to_bytes=to_bytes, to_line=to_line, items=items)
         if new:
-            await tasks.insert_tasks(connection, new)
+            times = await insert_within_budgets(connection, new)
+            if len(times) < len(new):
+                raise WindowTooLargeError(len(times))

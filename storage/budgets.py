@@ -8,12 +8,17 @@ Units: micro-USD.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from core.budgets import Period, Standing
+from storage.money_tables import budgets
+from storage.paging import Page, read_page
 
 
 def _period_start(period: str, moment: str) -> str:
@@ -180,3 +185,85 @@ RETURNING b.*, p.period_start, p.spent_usd_micros, p.held_usd_micros
 async def note_past_soft(connection: AsyncConnection, *, limit: int) -> Sequence[Any]:
     """Note periods that passed their soft threshold and return them, each once: rows of budget and period."""
     return (await connection.execute(_PAST_SOFT, {"limit": limit})).all()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBudget:
+    """A budget, as administrators set it."""
+
+    id: str
+    tenant_id: str
+    key_id: str | None
+    period: str
+    soft_usd_micros: int | None
+    hard_usd_micros: int | None
+    webhook: str | None
+    created_at: datetime
+
+
+def _stored(row: Any) -> StoredBudget:
+    return StoredBudget(**{name: getattr(row, name) for name in StoredBudget.__dataclass_fields__})
+
+
+async def find_budget(
+    connection: AsyncConnection, tenant_id: str, key_id: str | None, period: str
+) -> StoredBudget | None:
+    """Read an owner's budget and lock it until the transaction ends."""
+    query = sa.select(budgets).where(
+        budgets.c.tenant_id == tenant_id,
+        budgets.c.key_id.is_not_distinct_from(key_id),
+        budgets.c.period == period,
+    )
+    row = (await connection.execute(query.with_for_update())).one_or_none()
+    return _stored(row) if row else None
+
+
+async def put_budget(
+    connection: AsyncConnection,
+    budget_id: str,
+    *,
+    tenant_id: str,
+    key_id: str | None,
+    period: str,
+    terms: dict[str, Any],
+) -> StoredBudget:
+    """Set an owner's budget and open its current period; one that it has keeps its id and what was spent."""
+    query = (
+        insert(budgets)
+        .values(id=budget_id, tenant_id=tenant_id, key_id=key_id, period=period, **terms)
+        .on_conflict_do_update(constraint="uq_budgets_owner", set_=terms)
+        .returning(budgets)
+    )
+    stored = _stored((await connection.execute(query)).one())
+    await connection.execute(_BEGIN_ONE, {"id": stored.id})
+    return stored
+
+
+async def delete_budget(connection: AsyncConnection, budget_id: str) -> StoredBudget | None:
+    """Delete a budget with its sums and holds; None when there is none."""
+    query = sa.delete(budgets).where(budgets.c.id == budget_id).returning(budgets)
+    row = (await connection.execute(query)).one_or_none()
+    return _stored(row) if row else None
+
+
+async def list_budgets(
+    connection: AsyncConnection, page: Page, *, tenant_id: str | None
+) -> tuple[list[tuple[StoredBudget, Standing]], bool]:
+    """List budgets with what is spent and held now, and whether there are more."""
+    standing = sa.text(_STANDINGS).columns(
+        *(sa.column(column.name, column.type) for column in budgets.c),
+        sa.column("spent_usd_micros", sa.BigInteger),
+        sa.column("held_usd_micros", sa.BigInteger),
+    )
+    found = standing.subquery("b")
+    query = sa.select(found)
+    if tenant_id is not None:
+        query = query.where(found.c.tenant_id == tenant_id)
+    rows, has_more = await read_page(connection, query, found.c.id, page)
+    return [(_stored(row), standing_of(row)) for row in rows], has_more
+
+
+_BEGIN_ONE = sa.text(f"""
+INSERT INTO budget_periods (budget_id, period_start)
+SELECT b.id, {_period_start("b.period", "now()")} FROM budgets b WHERE b.id = :id ON CONFLICT DO NOTHING
+""")

@@ -1,9 +1,11 @@
-"""The ledger of tasks that end while they are queued. Those that an attempt ends are charged in its settle.
+"""The ledger: charges of tasks that end while they are queued, and corrections. Others are charged in their settle.
 
 Every final task has one entry, those that never ran as well: tasks and ledger compare row by row.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -68,3 +70,50 @@ async def charge_queued(
         {"ids": ids, "costs": costs, "tariffs": [tariff.id for tariff in tariffs], "charged": charged},
     )
     return ids
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """An entry that adds to what a task was charged."""
+
+    id: str
+    task_id: str
+    tenant_id: str
+    cost_usd_micros: int
+    reason: str
+    created_at: datetime
+
+
+_CHARGED = sa.text("""
+WITH task AS (SELECT id FROM tasks WHERE id = :id AND finished_at IS NOT NULL FOR UPDATE)
+SELECT CAST(sum(l.cost_usd_micros) AS bigint) AS charged
+FROM ledger_entries l JOIN task ON task.id = l.task_id OR task.id = l.corrects
+""")
+
+
+async def lock_charged(connection: AsyncConnection, task_id: str) -> int | None:
+    """What a final task was charged, corrections included, in micro-USD; None: no such task. Locks the task."""
+    charged: int | None = await connection.scalar(_CHARGED, {"id": task_id})
+    return charged
+
+
+_CORRECT = sa.text(f"""
+WITH charged AS (
+  SELECT t.id, t.tenant_id, t.key_id, t.model, t.priority, t.created_at, CAST(:cost AS bigint) AS cost
+  FROM tasks t WHERE t.id = :id
+){SPEND}
+INSERT INTO ledger_entries (kind, corrects, reason, tenant_id, key_id, model, priority, prompt_tokens, cached_tokens,
+                            output_tokens, cost_usd_micros)
+SELECT 'correction', id, :reason, tenant_id, key_id, model, priority, 0, 0, 0, cost FROM charged
+RETURNING id, corrects, tenant_id, cost_usd_micros, reason, created_at
+""")
+
+
+async def insert_correction(
+    connection: AsyncConnection, task_id: str, usd_micros: int, reason: str
+) -> Correction:
+    """Add an entry to a task's; budgets count it in the month in which the task was accepted."""
+    row = (await connection.execute(_CORRECT, {"id": task_id, "cost": usd_micros, "reason": reason})).one()
+    return Correction(
+        f"entry_{row.id}", row.corrects, row.tenant_id, row.cost_usd_micros, row.reason, row.created_at
+    )

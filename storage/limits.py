@@ -12,16 +12,19 @@ Source: ITU-T I.371 (GCRA); the virtual scheduling form.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from core.limits import Bucket, Level, RateLimit, Unit
 from storage.money_tables import rate_limits
+from storage.paging import Page, read_page
 
 _MINUTE_US = 60_000_000
 
@@ -156,3 +159,72 @@ async def limits_of(connection: AsyncConnection, tenant_id: str, key_id: str) ->
 def limit_of(row: Any) -> RateLimit:
     """Build from a row of `rate_limits`."""
     return RateLimit(**{name: getattr(row, name) for name in RateLimit.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLimit:
+    """A row of limits, as administrators see it."""
+
+    id: str
+    tenant_id: str
+    key_id: str | None
+    model: str | None
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    burst_requests: int | None
+    burst_tokens: int | None
+    created_at: datetime
+
+
+def _stored(row: Any) -> StoredLimit:
+    return StoredLimit(**{name: getattr(row, name) for name in StoredLimit.__dataclass_fields__})
+
+
+async def find_limit(
+    connection: AsyncConnection, tenant_id: str, key_id: str | None, model: str | None
+) -> StoredLimit | None:
+    """Read the limits of one owner and lock them until the transaction ends."""
+    query = sa.select(rate_limits).where(
+        rate_limits.c.tenant_id == tenant_id,
+        rate_limits.c.key_id.is_not_distinct_from(key_id),
+        rate_limits.c.model.is_not_distinct_from(model),
+    )
+    row = (await connection.execute(query.with_for_update())).one_or_none()
+    return _stored(row) if row else None
+
+
+async def put_limit(
+    connection: AsyncConnection,
+    limit_id: str,
+    *,
+    tenant_id: str,
+    key_id: str | None,
+    model: str | None,
+    rates: dict[str, Any],
+) -> StoredLimit:
+    """Set the limits of one owner; those that it has keep their id."""
+    query = (
+        insert(rate_limits)
+        .values(id=limit_id, tenant_id=tenant_id, key_id=key_id, model=model, **rates)
+        .on_conflict_do_update(constraint="uq_rate_limits_owner", set_=rates)
+        .returning(rate_limits)
+    )
+    return _stored((await connection.execute(query)).one())
+
+
+async def delete_limit(connection: AsyncConnection, limit_id: str) -> StoredLimit | None:
+    """Delete limits and return them; None when there are none."""
+    query = sa.delete(rate_limits).where(rate_limits.c.id == limit_id).returning(rate_limits)
+    row = (await connection.execute(query)).one_or_none()
+    return _stored(row) if row else None
+
+
+async def list_limits(
+    connection: AsyncConnection, page: Page, *, tenant_id: str | None
+) -> tuple[list[StoredLimit], bool]:
+    """List limits, of one tenant or of all, and whether there are more."""
+    query = sa.select(rate_limits)
+    if tenant_id is not None:
+        query = query.where(rate_limits.c.tenant_id == tenant_id)
+    rows, has_more = await read_page(connection, query, rate_limits.c.id, page)
+    return [_stored(row) for row in rows], has_more

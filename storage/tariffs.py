@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -9,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from core.lanes import Lane
 from core.pricing import FREE, Tariff
 from storage.money_tables import tariffs
+from storage.paging import Page, read_page
 
 
 def prices_of(model: str, priority: str, moment: str) -> str:
@@ -78,3 +81,85 @@ async def prices_in_force(connection: AsyncConnection, models: Sequence[str]) ->
     """Read the prices of models as they are now."""
     rows = await connection.execute(_IN_FORCE, {"models": list(models)})
     return PriceList({(row.model, row.priority): Tariff(*row[2:]) for row in rows})
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTariff:
+    """A price, as administrators see it."""
+
+    id: str
+    model: str
+    priority: str | None
+    valid_from: datetime
+    valid_until: datetime | None
+    prompt_usd_micros: int
+    cached_usd_micros: int
+    output_usd_micros: int
+    engine_usd_micros: int
+    engine_us_per_token: int
+
+
+def _stored(row: Any) -> StoredTariff:
+    values = {name: getattr(row, name) for name in StoredTariff.__dataclass_fields__}
+    return StoredTariff(**values | {"id": _name(row.id)})
+
+
+def _name(number: int) -> str:
+    return f"tariff_{number:012d}"  # sorts as the numbers do
+
+
+def _number(name: str) -> int:
+    digits = name.removeprefix("tariff_")
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) == 12 else -1
+
+
+async def insert_tariff(
+    connection: AsyncConnection,
+    model: str,
+    prices: dict[str, Any],
+    *,
+    valid_from: datetime | None,
+    valid_until: datetime | None,
+) -> StoredTariff | None:
+    """Insert a price; None when it would begin or end in the past. Raises: IntegrityError where one begins then."""
+    now: datetime = (await connection.execute(sa.select(sa.func.now()))).scalar_one()
+    begins = valid_from or now
+    if begins < now or (valid_until is not None and valid_until <= begins):
+        return None
+    query = tariffs.insert().values(model=model, valid_from=begins, valid_until=valid_until, **prices)
+    return _stored((await connection.execute(query.returning(tariffs))).one())
+
+
+async def get_tariff(connection: AsyncConnection, tariff_id: str) -> StoredTariff | None:
+    """Read a price and lock it until the transaction ends."""
+    query = sa.select(tariffs).where(tariffs.c.id == _number(tariff_id)).with_for_update()
+    row = (await connection.execute(query)).one_or_none()
+    return _stored(row) if row else None
+
+
+async def end_tariff(connection: AsyncConnection, tariff_id: str) -> StoredTariff | None:
+    """End a price that holds, now; None when it ended before or has not begun."""
+    query = (
+        sa.update(tariffs)
+        .where(
+            tariffs.c.id == _number(tariff_id),
+            tariffs.c.valid_from < sa.func.now(),
+            sa.or_(tariffs.c.valid_until.is_(None), tariffs.c.valid_until > sa.func.now()),
+        )
+        .values(valid_until=sa.func.now())
+        .returning(tariffs)
+    )
+    row = (await connection.execute(query)).one_or_none()
+    return _stored(row) if row else None
+
+
+async def list_tariffs(
+    connection: AsyncConnection, page: Page, *, model: str | None
+) -> tuple[list[StoredTariff], bool]:
+    """List prices, of one model or of all, and whether there are more."""
+    query = sa.select(tariffs)
+    if model is not None:
+        query = query.where(tariffs.c.model == model)
+    key = "tariff_" + sa.func.lpad(sa.cast(tariffs.c.id, sa.Text), 12, "0")
+    rows, has_more = await read_page(connection, query, key, page)
+    return [_stored(row) for row in rows], has_more

@@ -19,10 +19,16 @@ from itertools import islice
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """Engine time of one attempt. `prompt_left`: tokens of its prompt that no step has dealt with yet."""
+    """Engine time of one attempt; or of a look at the engine that the worker takes itself, which is overhead."""
 
     used_us: int = 0
-    prompt_left: int = 0
+    prompt_left: int = 0  # tokens of its prompt that no step has dealt with yet
+    overhead: bool = False
+
+
+def own_account() -> Account:
+    """Account for a request that no task pays for."""
+    return Account(overhead=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +103,15 @@ class EngineAccounts:
         if not total:
             self._overhead += dt
             return
-        shared = 0
+        self._rest = dt
         for account, weight in weights.items():
             share = dt * weight // total
             account.used_us += share
-            shared += share
-        self._busy += shared
-        self._rest = dt - shared
+            self._rest -= share
+            if account.overhead:
+                self._overhead += share
+            else:
+                self._busy += share
 
     def read(self, now: int) -> EngineTime:
         """What the time since the start went to; of a step that goes on, nothing yet."""

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from workers.accounts import Account, EngineAccounts
+from workers.accounts import Account, EngineAccounts, own_account
 from workers.meter import StepMeter
 
 
@@ -62,7 +62,7 @@ class GenerateRequest:
     trace_headers: Mapping[str, str] | None = None
     priority: int = 0  # lower goes first where requests wait inside the engine, or memory runs out
     cache_salt: str | None = None  # requests share prefix cache entries only under the same one
-    account: Account = field(default_factory=Account)  # takes the engine time that it uses
+    account: Account = field(default_factory=own_account)  # takes the engine time that it uses
 
 
 @dataclass(frozen=True, slots=True)

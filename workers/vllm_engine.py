@@ -166,6 +166,7 @@ class VLLMEngine:
             return
         self._aborted[request_id] = True
         await self._forget(self._engine, request_id)
+        self._steps.end(request_id)  # what a step under way still makes is nobody's
 
     async def check(self, timeout_s: float) -> EngineHealth:
         """Ask the engine core something only its step loop can answer.

@@ -4,6 +4,22 @@ One file a resource. A new one: make its router with `admin_router`, take `Admin
 changed, change it under `services.change.changing`, return pages as `page_object`, and name the module here.
 """
 
-from api.admin import audit, grants, keys, models, overview, tasks, tenants, workers
+from api.admin import (
+    audit,
+    budgets,
+    grants,
+    keys,
+    limits,
+    models,
+    overview,
+    tariffs,
+    tasks,
+    tenants,
+    usage,
+    workers,
+)
 
-RESOURCES = (tenants, keys, grants, models, tasks, workers, overview, audit)
+RESOURCES = (
+    *(tenants, keys, grants, models, tasks, workers, overview, audit),
+    *(limits, tariffs, budgets, usage),
+)

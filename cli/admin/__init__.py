@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
-from cli.admin import audit, grants, keys, models, tasks, tenants
+from cli.admin import audit, budgets, grants, keys, limits, models, tariffs, tasks, tenants, usage
 from cli.admin.connect import Where
 
 app = typer.Typer(help="Tenants, keys, grants, models, any tenant's tasks, audit log.", no_args_is_help=True)
-for resource in (tenants, keys, grants, models, tasks):
+for resource in (tenants, keys, grants, models, tasks, limits, tariffs, budgets):
     app.add_typer(resource.app, name=resource.NAME)
 app.command("audit")(audit.list_)
+app.command("usage")(usage.usage)
+app.command("engine-time")(usage.engine_time)
 
 
 @app.callback()

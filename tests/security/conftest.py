@@ -48,6 +48,9 @@ async def http(app: FastAPI, world: World) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+_OF_LOOK_UPS = ("api_keys", "grants", "rate_limits", "budget_periods")
+
+
 class Statements:
     """What the application asks its database."""
 
@@ -60,7 +63,7 @@ class Statements:
         seen: list[str] = []
 
         def see(_: Any, __: Any, statement: str, *___: Any) -> None:
-            if "api_keys" not in statement and "grants" not in statement:
+            if not any(table in statement for table in _OF_LOOK_UPS):
                 seen.append(statement)
 
         sa.event.listen(self._engine, "before_cursor_execute", see)

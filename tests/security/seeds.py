@@ -10,7 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.scopes import Scope
 from services.cancel import cancel
+from services.manage_budgets import put_budget
 from services.manage_keys import add_key, revoke_key
+from services.manage_limits import put_limit
+from services.manage_tariffs import add_tariff
 from services.manage_tenants import change_tenant
 from services.manage_webhooks import create_secret
 from services.register import create_key, new_id
@@ -116,6 +119,29 @@ async def _key(world: World) -> str:
     return key.id
 
 
+async def _limit(world: World) -> str:
+    rates = {
+        "requests_per_minute": 100_000,
+        "tokens_per_minute": None,
+        "burst_requests": None,
+        "burst_tokens": None,
+    }
+    stored = await put_limit(world.database, OPERATOR, tenant="owner", key=None, model=None, rates=rates)
+    return stored.id
+
+
+async def _tariff(world: World) -> str:
+    prices = {"prompt_usd_micros": 1, "cached_usd_micros": 1, "output_usd_micros": 1}
+    added = await add_tariff(world.database, OPERATOR, MODEL, prices, valid_from=None, valid_until=None)
+    return added.id
+
+
+async def _budget(world: World) -> str:
+    terms = {"soft_usd_micros": None, "hard_usd_micros": 10**9, "webhook": None}
+    stored = await put_budget(world.database, OPERATOR, tenant="owner", key=None, period="month", terms=terms)
+    return stored.id
+
+
 async def _model(_: World) -> str:
     return MODEL
 
@@ -132,6 +158,9 @@ SEEDS: dict[str, Callable[[World], Awaitable[str]]] = {
     "disabled_id": _disabled,
     "file_id": _file,
     "batch_id": _batch,
+    "limit_id": _limit,
+    "tariff_id": _tariff,
+    "budget_id": _budget,
     "model": _model,
     "key": _key,
     "tenant": _tenant,

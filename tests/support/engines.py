@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from workers.accounts import Account
 from workers.engine import Engine, EngineUsage, GenerateRequest, Output
 
 CHAT = "/v1/chat/completions"
@@ -29,6 +30,7 @@ def request(
 ) -> GenerateRequest:
     """A request with an id of its own."""
     fields.setdefault("request_id", f"test-{next(_numbers)}")
+    fields.setdefault("account", Account())
     return GenerateRequest(
         url=url, body=body, max_output_tokens=max_tokens, emitted_token_ids=emitted, **fields
     )
