@@ -106,7 +106,7 @@ def _usage(task: Task) -> dict[str, Any] | None:
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 0},  # the engine counts output as one
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
     }
 

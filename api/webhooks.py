@@ -113,6 +113,8 @@ async def deliveries(
     """List deliveries with all their tries, newest first; `task`: of that one."""
     if after is not None and not looks_like_id("msg", after):
         raise RequestError(404, f"No delivery {after[:64]!r}.", "delivery_not_found", "after")
+    if task is not None and not looks_like_id("task", task):
+        raise RequestError(404, f"No task {task[:64]!r}.", "task_not_found", "task")
     found = await list_deliveries(
         state_of(request).database,
         access.caller.tenant_id,

@@ -85,8 +85,8 @@ async def purge(database: AsyncEngine, *, retention_s: float, limit: int) -> int
         return await tasks.purge_final(connection, retention_s, limit=limit)
 
 
-async def purge_responses(database: AsyncEngine, *, grace_s: float, limit: int) -> int:
-    """Delete what deleted responses said, and those that were not to be stored; return how many."""
+async def purge_responses(database: AsyncEngine, *, grace_s: float, limit: int) -> list[str]:
+    """Delete what deleted responses said, and those that were not to be stored; return their tasks' ids."""
     async with database.begin() as connection:
         return await responses.purge_deleted(connection, grace_s=grace_s, limit=limit)
 

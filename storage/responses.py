@@ -94,10 +94,11 @@ WITH gone AS (
 ), tasks AS (
   UPDATE tasks t SET purged_at = coalesce(purged_at, now()), metadata = '{}' FROM gone WHERE t.id = gone.task_id
 )
-DELETE FROM responses r USING gone WHERE r.id = gone.id
+DELETE FROM responses r USING gone WHERE r.id = gone.id RETURNING r.task_id
 """)
 
 
-async def purge_deleted(connection: AsyncConnection, *, grace_s: float, limit: int) -> int:
-    """Delete the texts of deleted responses whose tasks ended longer ago than that; return how many."""
-    return (await connection.execute(_PURGE, {"grace_s": grace_s, "limit": limit})).rowcount
+async def purge_deleted(connection: AsyncConnection, *, grace_s: float, limit: int) -> list[str]:
+    """Delete the texts of deleted responses whose tasks ended longer ago than that; return the tasks' ids."""
+    rows = await connection.execute(_PURGE, {"grace_s": grace_s, "limit": limit})
+    return [row.task_id for row in rows]

@@ -77,11 +77,11 @@ def test_no_secret_stands_in_the_environment_or_on_a_command_line() -> None:
             assert word not in text, name
 
 
-def test_only_who_checks_keys_gets_the_pepper_and_flower_gets_only_the_broker() -> None:
+def test_only_who_checks_keys_or_signs_gets_the_pepper_and_flower_gets_only_the_broker() -> None:
     with_pepper = {
         name for name, service in services().items() if "headrace_key_pepper" in secret_names(service)
     }
-    assert with_pepper == {"api", "bootstrap"}
+    assert with_pepper == {"api", "bootstrap", "control"}
     assert secret_names(services()["flower"]) == {"headrace_broker_url", "flower_password"}
 
 
@@ -160,7 +160,7 @@ def test_only_the_api_is_published_and_flower_on_loopback() -> None:
 def test_the_stores_are_on_a_network_without_a_way_out() -> None:
     assert compose.deployed()["networks"]["stores"] == {"internal": True}
     for name, service in services().items():
-        expected = {"stores", "edge"} if "ports" in service else {"stores"}
+        expected = {"stores", "edge"} if "ports" in service or name == "control" else {"stores"}
         assert set(service["networks"]) == expected, name
 
 
