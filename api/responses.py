@@ -1,5 +1,6 @@
 """/v1/responses: a chat completion as a Response object, waited for, streamed, or run in the background."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -160,41 +161,52 @@ async def _wait(
     call = Call(state, access, streamed=bool(asked.stream))
     terms = call.terms(_CHAT, metadata=asked.metadata or {}, response=new)
     stack = AsyncExitStack()
+
+    async def give_back() -> None:
+        # what came to nothing is not to be told again: the next try is to be one
+        if key is not None:
+            await forget(state.database, tenant_id, key)
+
+    async def finish(left_early: bool) -> None:
+        if left_early:
+            await give_back()
+        await end(left_early)
+
+    accepted: Task | Earlier | None = None
     try:
         accepted = await call.begin(
             stack, chat, terms, idempotency=key, answer=lambda _: Earlier(new.id, 200, None)
         )
         if isinstance(accepted, Earlier):
-            return await _again(state, access, accepted.object_id, streamed=bool(asked.stream))
+            return await _again(state, tenant_id, accepted.object_id, streamed=bool(asked.stream))
         first = await unless_gone(request, call.first_event())
         if asked.stream:
             told = frames(state, _seen(new, accepted), call.events(first), after=-1)
-            response: HttpResponse = EventStream(
-                told, finish=call.finisher(stack), headers=_headers(accepted)
-            )
+            end = call.finisher(stack)
+            response: HttpResponse = EventStream(told, finish=finish, headers=_headers(accepted))
             stack = AsyncExitStack()  # the response closes it now
             return response
         await unless_gone(request, call.answer(first))
         ended = await find_response(state.database, tenant_id, new.id, deleted=True)
         assert ended is not None
         return JsonResponse(await render(state, ended), 200, _headers(accepted))
-    except (ClientGoneError, RequestError) as error:
-        if key is not None and getattr(error, "code", None) not in _OF_THE_KEY:
-            await forget(state.database, tenant_id, key)  # the next try is to be one
-        if isinstance(error, RequestError):
-            raise
+    except ClientGoneError:
+        await asyncio.shield(give_back())
         await call.cancel()
         return HttpResponse(status_code=499)  # nobody reads it
+    except RequestError:
+        if isinstance(accepted, Task):  # else the key is another's, or nobody's
+            await give_back()
+        raise
     finally:
         await stack.aclose()
 
 
-_OF_THE_KEY = frozenset({"idempotency_key_reused", "idempotency_key_in_flight"})
-
-
-async def _again(state: ApiState, access: Access, response_id: str, *, streamed: bool) -> HttpResponse:
-    """Answer what an earlier call of the same key is about."""
-    response = await find_readable(state, access, response_id)
+async def _again(state: ApiState, tenant_id: str, response_id: str, *, streamed: bool) -> HttpResponse:
+    """Answer what an earlier call of the same key is about, kept or not."""
+    response = await find_response(state.database, tenant_id, response_id, deleted=True)
+    if response is None:
+        raise RequestError(404, "The response of this Idempotency-Key was deleted.", "response_not_found")
     if response.task.state not in FINAL:
         raise RequestError(
             409,

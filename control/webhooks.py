@@ -19,7 +19,7 @@ from storage.webhooks import Delivery, Tried
 
 _QUEUE_LIMIT = 500
 _AT_ONCE = 64
-_PER_TENANT = 16  # of those at once: a slow receiver holds no more
+_PER_TENANT = 8  # of those at once: a slow receiver holds no more
 _LEASE_S = 2 * TIMEOUT_S
 log = structlog.get_logger()
 

@@ -11,7 +11,9 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -21,6 +23,7 @@ from standardwebhooks.webhooks import Webhook
 from core.targets import check_url, is_public
 from storage.webhooks import Tried
 
+_RESOLVING_AT_ONCE = 32
 TIMEOUT_S = 15.0  # of a whole try
 _FAILURES = (
     *(OSError, ValueError, httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException),
@@ -38,6 +41,8 @@ class _Checked(httpcore.AsyncNetworkBackend):
     def __init__(self, *, private_allowed: bool) -> None:
         self._private_allowed = private_allowed
         self._inner = httpcore.AnyIOBackend()
+        # threads of its own: names that never resolve must not hold up what else the process does in threads
+        self._resolving = ThreadPoolExecutor(_RESOLVING_AT_ONCE, "resolve")
 
     async def connect_tcp(
         self,
@@ -47,7 +52,8 @@ class _Checked(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        resolve = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._resolving, resolve)
         addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
         if not self._private_allowed:
             for address in addresses:
@@ -61,6 +67,10 @@ class _Checked(httpcore.AsyncNetworkBackend):
                 error = failed
         raise error
 
+    def close(self) -> None:
+        """End the threads, without waiting for names that don't resolve."""
+        self._resolving.shutdown(wait=False, cancel_futures=True)
+
     async def sleep(self, seconds: float) -> None:
         await self._inner.sleep(seconds)
 
@@ -70,12 +80,13 @@ class WebhookSender:
 
     def __init__(self, *, private_allowed: bool) -> None:
         self._private_allowed = private_allowed
+        self._backend = _Checked(private_allowed=private_allowed)
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=ssl.create_default_context(),
             max_connections=None,
             max_keepalive_connections=32,
             keepalive_expiry=15.0,
-            network_backend=_Checked(private_allowed=private_allowed),
+            network_backend=self._backend,
         )
 
     async def send(
@@ -113,6 +124,7 @@ class WebhookSender:
     async def close(self) -> None:
         """Close all connections."""
         await self._pool.aclose()
+        self._backend.close()
 
 
 def _plain(error: Exception) -> str:

@@ -220,6 +220,11 @@ async def test_an_idempotency_key_is_one_response(sdk: Sdk) -> None:
         await create("background", background=True, temperature=0.5)
     waited = await create("waited")
     assert (await create("waited")).to_dict() == waited.to_dict()
+    with pytest.raises(openai.BadRequestError):
+        await create("waited", max_output_tokens=10**6)  # what is refused takes nothing from the key
+    assert (await create("waited")).to_dict() == waited.to_dict()
+    passing = await create("passing", store=False)
+    assert (await create("passing", store=False)).to_dict() == passing.to_dict()
 
 
 @pytest.mark.shows("responses-disconnect")

@@ -1,6 +1,5 @@
 """Webhooks without stores: where they may go, how they are signed and sent, when they are tried again."""
 
-import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -173,12 +172,12 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]
     """Have names mean these addresses, one list a look-up; return the names that were asked for."""
     asked: list[str] = []
 
-    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+    def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
         asked.append(host)
         addresses = answers[min(len(asked), len(answers)) - 1]
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
+    monkeypatch.setattr("runtime.sending.socket.getaddrinfo", getaddrinfo)
     return asked
 
 
