@@ -5,30 +5,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import orjson
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from control.batch_lines import Ready, first_tasks, items_and_tasks, make_ready, refuse
 from control.each import for_each
-from core.batch_order import order_by_prefix
 from core.batches import BatchState
-from core.lanes import Priority
-from core.lines import Line
-from core.prefix import prefix_key
-from runtime.prepare import Terms, prepare
 from runtime.tokenizers import Tokenizers
-from schemas.batches import RequestLine, read_line, refused, request_id
 from schemas.errors import RequestError
-from schemas.requests import REQUESTS, validate
-from services.authenticate import Access, access_of
+from services.authenticate import access_of
 from services.batch_input import read_window
-from services.expand_batch import WindowTooLargeError, expand_batch
+from services.expand_batch import NoRoomError, expand_batch
 from services.hold import BudgetExhaustedError
 from services.read_batches import open_batches
-from services.register import new_id
-from storage.batch_items import NewItem
 from storage.batches import Batch
 from storage.blobs import Blobs
-from storage.records import NewTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,107 +54,53 @@ class BatchExpansion:
         return {"expanded": await for_each(room, self._expand)}
 
     async def _expand(self, batch: Batch) -> int:
-        """Make tasks of the next lines, as far as the owner's budgets reach.
-
-        Where those are spent, the lines fail. Where open tasks hold what is left of them, the lines wait: what is
-        held is the most that those can cost, and most leave something.
-        """
-        most = self._limits.live_tasks - batch.unwritten
-        while True:
-            try:
-                return await self._expand_window(batch, most)
-            except WindowTooLargeError as error:
-                most = error.fitting
-            except BudgetExhaustedError as error:
-                return await self._fail_window(batch, most, error) if error.standing.spent_up else 0
-
-    async def _fail_window(self, batch: Batch, most: int, error: BudgetExhaustedError) -> int:
-        lines, to_bytes, to_line = await read_window(
-            batch, self._blobs, most=most, max_line_bytes=self._limits.max_line_bytes
-        )
-        refusal = RequestError(429, f"The budget is exhausted: {error}.", "budget_exhausted")
-        items = [
-            NewItem(
-                line.number,
-                read_line(line.text, batch.endpoint).custom_id,
-                refusal=_refusal(batch, line, refusal),
-            )
-            for line in lines
-        ]
-        await expand_batch(self._database, batch, to_bytes=to_bytes, to_line=to_line, items=items, new=())
-        return len(lines)
-
-    async def _expand_window(self, batch: Batch, most: int) -> int:
-        began = time.monotonic()
+        """Commit the next window, or as much of it as grant and budgets have room for; return its lines."""
+        read_at = time.monotonic()
         lines, to_bytes, to_line = await read_window(
             batch,
             self._blobs,
-            most=most,
+            most=self._limits.live_tasks - batch.unwritten,
             max_line_bytes=self._limits.max_line_bytes,
         )
         access = await access_of(self._database, batch.caller)
-        items: list[NewItem] = []
-        new: list[NewTask] = []
-        prompts: list[bytes] = []
+        ready: list[Ready] = []
         for line in lines:
             await asyncio.sleep(0)  # a window's prompts take a second to count: leases are renewed meanwhile
-            request = read_line(line.text, batch.endpoint)
+            ready.append(await make_ready(batch, line, access, self._tokenizers, self._limits.max_attempts))
+        while True:
             try:
-                task = await self._prepare(batch, access, request)
-            except RequestError as error:
-                if error.status >= 500:
-                    raise  # not the line's fault: the next tick tries again
-                items.append(NewItem(line.number, request.custom_id, refusal=_refusal(batch, line, error)))
-                continue
-            items.append(NewItem(line.number, request.custom_id, task.id))
-            new.append(task)
-            prompts.append(_prompt(request))
-        left_s = max(0.0, batch.left_s - (time.monotonic() - began))
-        order = range(len(new)) if batch.in_file_order else order_by_prefix(prompts)
-        new, items = _ordered(new, items, order)
+                await self._commit(batch, ready, to_bytes, to_line, read_at)
+                return len(ready)
+            except NoRoomError as error:
+                ready = first_tasks(ready, error.room)
+            except BudgetExhaustedError as error:
+                if error.standing.spent_up:  # these lines can't run: who raises the budget does them again
+                    ready = [_unaffordable(batch, one, error) for one in ready]
+                    continue
+                ready = first_tasks(ready, 0)  # tasks that are open will give back what they hold too much
+            if not ready:
+                return 0
+            to_bytes, to_line = ready[-1].line.end, ready[-1].line.number
+
+    async def _commit(
+        self, batch: Batch, ready: Sequence[Ready], to_bytes: int, to_line: int, read_at: float
+    ) -> None:
+        items, tasks = items_and_tasks(batch, ready)
+        left_s = max(0.0, batch.left_s - (time.monotonic() - read_at))
         await expand_batch(
             self._database,
             batch,
             to_bytes=to_bytes,
             to_line=to_line,
             items=items,
-            new=[replace(task, deadline_s=left_s) for task in new],
+            new=[replace(task, deadline_s=left_s) for task in tasks],
         )
-        self._wake()
-        return len(lines)
-
-    async def _prepare(self, batch: Batch, access: Access, request: RequestLine) -> NewTask:
-        body = validate(REQUESTS[batch.endpoint], request.body)
-        if body.stream:
-            raise RequestError(400, "A batch's request is not streamed.", "invalid_value", "stream")
-        terms = Terms(
-            url=batch.endpoint,
-            priority=Priority.BATCH,
-            deadline_s=batch.left_s,
-            max_attempts=self._limits.max_attempts,
-            metadata={"batch_id": batch.id, "custom_id": request.custom_id},
-        )
-        task = await prepare(self._tokenizers, access, body, terms)
-        return task if batch.in_file_order else replace(task, prefix_key=prefix_key(request.body))
+        if tasks:
+            self._wake()
 
 
-def _refusal(batch: Batch, line: Line, error: RequestError) -> str:
-    return refused(
-        error.status, request_id(batch.id, line.number), error.message, error.code, error.param
-    ).decode()
-
-
-def _prompt(request: RequestLine) -> bytes:
-    """What a request's prompt begins with, as bytes."""
-    body = request.body
-    return orjson.dumps(body.get("messages") or body.get("prompt") or body.get("input"))
-
-
-def _ordered(
-    new: list[NewTask], items: list[NewItem], order: Sequence[int]
-) -> tuple[list[NewTask], list[NewItem]]:
-    """Give tasks ids that rise in the order in which they should run: queues and outbox go by ids."""
-    ids = sorted(new_id("task") for _ in new)
-    renamed = {new[place].id: id_ for place, id_ in zip(order, ids, strict=True)}
-    tasks = sorted((replace(task, id=renamed[task.id]) for task in new), key=lambda task: task.id)
-    return tasks, [replace(item, task_id=renamed[item.task_id]) if item.task_id else item for item in items]
+def _unaffordable(batch: Batch, one: Ready, error: BudgetExhaustedError) -> Ready:
+    if one.task is None:
+        return one
+    refusal = RequestError(429, f"The budget is exhausted: {error}.", "budget_exhausted")
+    return refuse(batch, one.line, one.custom_id, refusal)

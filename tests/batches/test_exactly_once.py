@@ -235,3 +235,50 @@ async def test_a_batch_cancelled_before_it_was_looked_at_just_ends(hands: Hands)
     await hands.results()
     batch = await hands.batch()
     assert (batch.state, batch.output_file_id, batch.error_file_id) == (BatchState.CANCELLED, None, None)
+
+
+async def test_a_grant_s_bound_on_open_tasks_holds_for_batches_too(hands: Hands) -> None:
+    async with hands.database.begin() as connection:
+        await connection.execute(sa.text("UPDATE grants SET max_open_tasks = 3"))
+    await hands.begin(10)
+    expand, seen = hands.expansion(), []
+    while (batch := await hands.batch()).state is BatchState.IN_PROGRESS:
+        await expand()
+        await expand()
+        seen.append((await hands.query("SELECT count(*) FROM tasks WHERE finished_at IS NULL"))[0][0])
+        await hands.run_queued()
+        await hands.results()
+    assert (batch.state, batch.completed) == (BatchState.COMPLETED, 10)
+    assert max(seen) == 3
+
+
+async def put_budget(hands: Hands, hard_usd_micros: int) -> None:
+    statement = (
+        "INSERT INTO budgets (id, tenant_id, period, hard_usd_micros) VALUES ('b', :tenant, 'month', :hard)"
+    )
+    async with hands.database.begin() as connection:
+        await connection.execute(
+            sa.text(statement), {"tenant": hands.caller.tenant_id, "hard": hard_usd_micros}
+        )
+
+
+async def test_lines_wait_while_open_tasks_hold_the_budget_and_are_refused_once_it_is_spent(
+    hands: Hands,
+) -> None:
+    await put_budget(hands, 20)
+    await hands.begin(30)
+    expand = hands.expansion()
+    for _ in range(40):
+        await expand()
+        taken = (await hands.query("SELECT count(*) FROM tasks WHERE finished_at IS NULL"))[0][0]
+        assert taken <= LIVE
+        await hands.run_queued()
+        await hands.results()
+        batch = await hands.batch()
+        if batch.state is not BatchState.IN_PROGRESS:
+            break
+    assert batch.state is BatchState.COMPLETED
+    assert batch.completed + batch.failed == 30 and batch.completed and batch.failed
+    lines = await hands.lines_of(batch.error_file_id)
+    codes = {line["response"]["body"]["error"]["code"] for line in lines}  # type: ignore[index]
+    assert codes == {"budget_exhausted"}
