@@ -5,23 +5,26 @@ any caller would: stream a chat answer, poll a task, run a batch. Its answers ar
 """
 
 import asyncio
+import secrets
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import orjson
 from rich.console import Console
 
 from cli.answers import Task
-from cli.client import Client, ClientError, chat_body
+from cli.batch_client import BatchAnswer, BatchClient
+from cli.client import CHAT_URL, Client, ClientError, chat_body
 from cli.demo_view import DemoView
 from cli.stack.folder import DataFolder, RunInfo
 from cli.stack.local import LocalStack
 from cli.stack.process import StackError
 from cli.stack.progress import PlainProgress, Progress, TerminalProgress
-from core.lanes import Priority
 from core.states import TaskState
 
 QUESTION, ANSWER = "What is the capital of France?", "Paris"
@@ -84,7 +87,7 @@ async def _demo(stack: LocalStack, console: Console, progress: Progress) -> None
         progress.close()
         view = DemoView(console)
         view.begin(run)
-        async with Client(run.api_url, run.api_key) as client:
+        async with BatchClient(run.api_url, run.api_key) as client:
             began = time.monotonic()
             tasks = [
                 await _stream_one(client, run, view),
@@ -170,34 +173,60 @@ async def _poll_one(client: Client, run: RunInfo, view: DemoView) -> Task:
     return task
 
 
-async def _run_batch(client: Client, run: RunInfo, view: DemoView) -> list[Task]:
-    view.part(f"A batch of {len(BATCH)} tasks", "priority batch, each followed by its events")
-
-    async def one(prompt: str) -> tuple[str, Task]:
-        task = await client.submit(
-            chat_body(run.model, prompt), priority=Priority.BATCH, deadline_s=_DEADLINE_S
-        )
-        async with _ended_with(client, task):
-            return prompt, await client.wait(task.id)
-
-    done: list[Task] = []
+async def _run_batch(client: BatchClient, run: RunInfo, view: DemoView) -> list[Task]:
+    view.part(f"A batch of {len(BATCH)} requests", "POST /v1/files, POST /v1/batches")
     began = time.monotonic()
-    running = [asyncio.create_task(one(prompt)) for prompt in BATCH]
-    try:
-        with view.batch(len(BATCH)) as advance:
-            for finished in asyncio.as_completed(running):
-                prompt, task = await finished
-                advance()
-                view.question(prompt)
-                view.answer(task)
-                view.facts(task)
-                done.append(task)
-    finally:
-        for waiting in running:
-            waiting.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-    view.count("batch", done, time.monotonic() - began)
+    with TemporaryDirectory(prefix="headrace-demo-") as folder:
+        file = Path(folder) / "capitals.jsonl"
+        file.write_bytes(b"".join(_line(run.model, prompt) for prompt in BATCH))
+        batch = await client.create_batch(
+            await client.upload(file),
+            endpoint=CHAT_URL,
+            window=f"{_DEADLINE_S:.0f}s",
+            metadata={},
+            key=secrets.token_urlsafe(16),
+        )
+        try:
+            batch = await _followed(client, batch, view)
+        except BaseException:
+            with suppress(ClientError):
+                await client.cancel_batch(batch.id)
+            raise
+        if batch.output_file_id is None:
+            raise DemoError(f"{batch.id} is {batch.status}, without any result")
+        await client.download(batch.output_file_id, file)
+        lines = [orjson.loads(line) for line in file.read_bytes().splitlines()]
+    took_s = time.monotonic() - began
+    done = [await client.task(line["response"]["request_id"]) for line in lines]
+    for line, task in zip(lines, done, strict=True):
+        view.question(line["custom_id"])
+        view.answer(task)
+        view.facts(task)
+    if batch.request_counts.completed < len(BATCH):
+        raise DemoError(
+            f"{batch.id}: {batch.request_counts.failed} of {len(BATCH)} requests did not complete"
+        )
+    view.count("batch", done, took_s)
     return done
+
+
+def _line(model: str, prompt: str) -> bytes:
+    body = chat_body(model, prompt)
+    return orjson.dumps({"custom_id": prompt, "method": "POST", "url": CHAT_URL, "body": body}) + b"\n"
+
+
+async def _followed(client: BatchClient, batch: BatchAnswer, view: DemoView) -> BatchAnswer:
+    """The batch once it is final."""
+    seen = 0
+    with view.batch(len(BATCH)) as advance:
+        while not batch.final:
+            await asyncio.sleep(_POLL_S)
+            batch = await client.batch(batch.id)
+            counts = batch.request_counts
+            for _ in range(counts.completed + counts.failed - seen):
+                advance()
+            seen = counts.completed + counts.failed
+    return batch
 
 
 @asynccontextmanager

@@ -33,7 +33,6 @@ from storage.depths import BrokerDepths
 log = structlog.get_logger()
 _RETENTION_EVERY_S = 30.0
 _FIGURES_EVERY_S = 5.0
-_ENVELOPE_BYTES = 64 * 1024  # of a batch's line, around the request
 _BUDGETS_EVERY_S = 5.0
 
 

@@ -9,15 +9,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.batch_lines import Ready, first_tasks, items_and_tasks, make_ready, refuse
 from control.each import for_each
-from core.batches import BatchState
 from runtime.tokenizers import Tokenizers
 from schemas.errors import RequestError
 from services.authenticate import access_of
 from services.batch_input import read_window
 from services.expand_batch import NoRoomError, expand_batch
 from services.hold import BudgetExhaustedError
-from services.read_batches import open_batches
-from storage.batches import Batch
+from services.read_batches import batches_to
+from storage.batches import Batch, Work
 from storage.blobs import Blobs
 
 
@@ -45,11 +44,8 @@ class BatchExpansion:
         """
         room = [
             batch
-            for batch in await open_batches(self._database)
-            if batch.state is BatchState.IN_PROGRESS
-            and not batch.expanded
-            and not batch.late
-            and batch.unwritten <= self._limits.live_tasks // 2
+            for batch in await batches_to(Work.EXPAND, self._database)
+            if not batch.late and batch.unwritten <= self._limits.live_tasks // 2
         ]
         return {"expanded": await for_each(room, self._expand)}
 

@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from control.each import for_each
 from core.batches import BatchState
 from services.end_batch import end_batch
-from services.read_batches import find_batch, open_batches
+from services.read_batches import batches_to, find_batch
 from services.write_results import PART_LINES, stop_tasks, write_ended, write_unstarted
-from storage.batches import Batch
+from storage.batches import Batch, Work
 from storage.blobs import Blobs
 from storage.streams import EventStreams
 
@@ -32,7 +32,7 @@ class BatchResults:
 
     async def __call__(self) -> Mapping[str, int]:
         """Write what ended; returns how many lines."""
-        found = await open_batches(self._database)
+        found = await batches_to(Work.TEND, self._database)
         ids = {batch.id for batch in found}
         self._written_at = {id_: at for id_, at in self._written_at.items() if id_ in ids}
         return {"written": await for_each(found, self._tend)}

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.each import for_each
-from core.batches import BatchState
-from services.read_batches import open_batches
+from services.read_batches import batches_to
 from services.validate_batch import validate_batch
-from storage.batches import Batch
+from storage.batches import Batch, Work
 from storage.blobs import Blobs
 
 
@@ -20,11 +19,7 @@ class BatchValidation:
 
     async def __call__(self) -> Mapping[str, int]:
         """Validate what waits for it."""
-        waiting = [
-            batch
-            for batch in await open_batches(self._database)
-            if batch.state is BatchState.VALIDATING and not batch.late
-        ]
+        waiting = [batch for batch in await batches_to(Work.VALIDATE, self._database) if not batch.late]
         return {"validated": await for_each(waiting, self._validate)}
 
     async def _validate(self, batch: Batch) -> int:

@@ -1,7 +1,5 @@
 """The end of a batch: its parts become files, and its state a final one."""
 
-from contextlib import AsyncExitStack
-
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.batches import BatchState, end_of
@@ -62,8 +60,7 @@ async def _put_together(
         f"{batch.id}_{kind}.jsonl",
         batch.output_ttl_s,
     )
-    async with AsyncExitStack() as stack:
-        writer = await stack.enter_async_context(storing(database, blobs, new))
+    async with storing(database, blobs, new) as writer:
         for key in keys:
             async for block in blobs.reading(key):
                 await writer.write(block)

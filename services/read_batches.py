@@ -4,7 +4,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from storage import batches
 from storage.autocommit import autocommit
-from storage.batches import Batch
+from storage.batches import Batch, Work
 
 _OPEN_LIMIT = 1000
 
@@ -26,7 +26,7 @@ async def list_batch_page(
     return found[:limit], len(found) > limit
 
 
-async def open_batches(database: AsyncEngine) -> list[Batch]:
-    """List every tenant's batches that are not final."""
+async def batches_to(work: Work, database: AsyncEngine) -> list[Batch]:
+    """List every tenant's open batches that some work may be due for."""
     async with autocommit(database) as connection:
-        return await batches.list_open(connection, limit=_OPEN_LIMIT)
+        return await batches.list_to_do(connection, work, limit=_OPEN_LIMIT)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
 import orjson
@@ -74,6 +75,14 @@ class Batch:
         return self.left_s <= 0
 
 
+class Work(Enum):
+    """What open batches are looked at for."""
+
+    VALIDATE = "validate"
+    EXPAND = "expand"
+    TEND = "tend"  # results, cancels, ends
+
+
 _INSERT = sa.text("""
 INSERT INTO batches (id, tenant_id, key_id, endpoint, completion_window, metadata, output_ttl_s, expires_at,
                      input_file_id, input_bytes, in_file_order)
@@ -111,11 +120,16 @@ SELECT b.*, CAST(extract(epoch FROM b.expires_at - now()) AS float8) AS left_s, 
   WHERE i.batch_id = b.id AND i.part IS NULL) w
 WHERE {which}
 """
-_OPEN = sa.text(
-    _SELECT.format(
-        which="b.state IN ('validating', 'in_progress', 'finalizing', 'cancelling') ORDER BY b.id LIMIT :limit"
-    )
-)
+_OPEN = "b.state IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
+_WORK = {
+    Work.VALIDATE: "b.state = 'validating'",
+    Work.EXPAND: "b.state = 'in_progress' AND b.cursor_bytes < b.input_bytes",
+    Work.TEND: _OPEN,
+}
+_TO_DO = {
+    work: sa.text(_SELECT.format(which=f"{_OPEN} AND {which} ORDER BY b.id LIMIT :limit"))
+    for work, which in _WORK.items()
+}
 _ONE = sa.text(_SELECT.format(which="b.tenant_id = :tenant_id AND b.id = :id"))
 _PAGE = sa.text(
     _SELECT.format(
@@ -125,9 +139,9 @@ _PAGE = sa.text(
 )
 
 
-async def list_open(connection: AsyncConnection, *, limit: int) -> list[Batch]:
-    """List every tenant's batches that are not final, oldest first."""
-    return [_batch(row) for row in await connection.execute(_OPEN, {"limit": limit})]
+async def list_to_do(connection: AsyncConnection, work: Work, *, limit: int) -> list[Batch]:
+    """List every tenant's batches that some work may be due for, oldest first."""
+    return [_batch(row) for row in await connection.execute(_TO_DO[work], {"limit": limit})]
 
 
 async def get_batch(connection: AsyncConnection, tenant_id: str, batch_id: str) -> Batch | None:
