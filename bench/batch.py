@@ -25,7 +25,7 @@ from runtime.chat_template import ModelTokenizer
 
 NAME = "batch"
 PREFIXES = 16
-KV_TOKENS = 8192  # of the cache, so that 16 prefixes do not fit: on a real machine they are longer
+KV_TOKENS = 6144  # of the cache, so that 16 prefixes do not fit: on a real machine they are longer
 KV_BYTES_PER_TOKEN = 23_040  # the demo model's
 POLL_S = 0.1
 
@@ -44,8 +44,8 @@ class Plan:
     slots: int
 
 
-FULL = Plan(192, 64, 2, 12, 640, 4, 2, 32)
-QUICK = Plan(48, 16, 1, 4, 640, 4, 1, 32)
+FULL = Plan(128, 48, 2, 3, 640, 4, 2, 32)
+QUICK = Plan(32, 8, 1, 2, 640, 4, 1, 32)
 
 
 class Arms:
