@@ -34,8 +34,7 @@ async def accept(
     Raises: RequestError, and then nothing was stored.
     """
     new = await prepare(state.tokenizers, access, request, terms, within)
-    if await state.backlog.of(new.lane) >= state.settings.max_queued_tasks:
-        raise overloaded(f"The lane {new.lane.queue} is full.", "lane_full", 30)
+    await state.admission.admit(new, terms.start_within_s)
     if await state.memory.full():
         raise overloaded("A store is nearly out of memory.", "store_full", 10)
     request_trace = current_request()

@@ -30,7 +30,8 @@ from api.access import AccessCache
 from api.live import LiveEvents
 from api.state import ApiState
 from api.tracing import TraceRequests
-from runtime.capacity import Backlog, MemoryAlarm
+from runtime.admission import Admission
+from runtime.capacity import MemoryAlarm
 from runtime.logs import configure_logs
 from runtime.open_files import raise_open_files
 from runtime.publishing import PublishingThread
@@ -66,7 +67,7 @@ async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
         live=live,
         publisher=publisher,
         access=AccessCache(database, settings.key_pepper.get_secret_value().encode()),
-        backlog=Backlog(database),
+        admission=Admission(database, settings),
         memory=MemoryAlarm((redis, broker), settings.memory_alarm_share),
         limiter=RateLimiter(redis, settings.key_prefix),
     )

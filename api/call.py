@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -37,8 +38,9 @@ class Call:
     def __init__(self, state: ApiState, access: Access, *, streamed: bool) -> None:
         self.task_id = new_id("task")
         self._state, self._access, self._streamed = state, access, streamed
-        limit_s = state.settings.sync_stream_s if streamed else state.settings.sync_finish_s
-        self._start_s, self._limit_s = state.settings.sync_start_s, limit_s
+        self._began = time.monotonic()  # the caller has waited since: accepting takes time too
+        self._start_s = state.settings.sync_start_s
+        self._limit_s = state.settings.sync_stream_s if streamed else state.settings.sync_finish_s
         self._events: AsyncIterator[Event | None]
         self._late = False  # the time to finish ran out and the task was told to stop
 
@@ -66,6 +68,7 @@ class Call:
         answer: Callable[[Task], Earlier] | None = None,
     ) -> Task | Earlier:
         """Subscribe, then accept: no event is missed; see `accept`. Raises: RequestError."""
+        terms = self._limit(request.model, terms)
         try:
             subscription: Subscription = await stack.enter_async_context(
                 self._state.live.subscription(self.task_id)
@@ -77,27 +80,42 @@ class Call:
         accepted = await accept(
             self._state, self._access, request, terms, idempotency=idempotency, answer=answer
         )
-        silence_s = min(self._state.settings.keepalive_s, self._start_s)
+        silence_s = min(self._state.settings.keepalive_s, max(0.05, self._left_s()))
         self._events = subscription.events(1, silence_s)
         return accepted
+
+    def _limit(self, name: str, terms: Terms) -> Terms:
+        """Take over the model's own limits, where it has some."""
+        model = self._access.models.get(name)
+        if model is not None:
+            limit_s = model.sync_stream_s if self._streamed else model.sync_finish_s
+            self._start_s = model.sync_start_s or self._start_s
+            self._limit_s = limit_s or self._limit_s
+        return replace(
+            terms, deadline_s=self._start_s + self._limit_s, start_within_s=max(0.0, self._left_s())
+        )
+
+    def _left_s(self) -> float:
+        """What is left of the time to start."""
+        return self._began + self._start_s - time.monotonic()
 
     async def first_event(self) -> Event | None:
         """Wait for the start, before any header is sent. None: keep the stream open while waiting on.
 
         Raises: RequestError 503 when nothing was free in time, or what ended the task before it started.
         """
-        began = time.monotonic()
+        claimed = False
         while True:
             event = await anext(self._events)
             if event is not None:
                 if event.type in events.FINAL_STATES and event.type != events.FINAL[TaskState.COMPLETED]:
                     raise self.error_of(await self.final(event))
                 return event
-            if time.monotonic() - began >= self._start_s - 0.05:
+            if not claimed and self._left_s() <= 0.05:
                 if await give_up_task(self._state, self.task_id, Failure.NOT_STARTED_IN_TIME):
                     rule = RULES[Failure.NOT_STARTED_IN_TIME]
                     raise overloaded(rule.message, Failure.NOT_STARTED_IN_TIME, RETRY_AFTER_S)
-                began = time.monotonic() + self._limit_s  # claimed just now
+                claimed = True  # just now
             elif self._streamed:
                 return None
 

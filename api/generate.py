@@ -8,12 +8,17 @@ import structlog
 from fastapi import Request
 from fastapi.responses import Response
 
+from api.accept import accept
 from api.body import read_json
 from api.call import Call, broken
+from api.json import JsonResponse
 from api.sse import ClientGoneError, EventStream, unless_gone
 from api.state import ApiState, state_of
+from api.task_object import poll_after_s, task_object
 from core.ids import created_ms
+from core.lanes import Priority
 from core.states import TaskState
+from runtime.prepare import Terms
 from schemas import events
 from schemas.chunks import DONE, KEEPALIVE, ChunkEncoder
 from schemas.completion import FORMS
@@ -22,6 +27,7 @@ from schemas.events import is_whole
 from schemas.generation import Generation
 from schemas.requests import validate
 from services.authenticate import Access
+from storage.records import Task
 from storage.streams import Event
 
 log = structlog.get_logger()
@@ -32,6 +38,8 @@ async def answer(request: Request, access: Access, kind: type[Generation]) -> Re
     state = state_of(request)
     _, parsed = await read_json(request, state.settings.max_body_bytes)
     body = validate(kind, parsed)
+    if "respond-async" in request.headers.get("prefer", "").lower():
+        return await _respond_async(state, access, body)
     call = Generating(state, access, body)
     stack = AsyncExitStack()
     try:
@@ -50,6 +58,28 @@ async def answer(request: Request, access: Access, kind: type[Generation]) -> Re
     finally:
         await stack.aclose()
     return response
+
+
+async def _respond_async(state: ApiState, access: Access, body: Generation) -> Response:
+    """Accept the request as a task to be polled: who prefers so does not wait."""
+    if body.stream:
+        message = "A task is streamed by its events URL; leave stream out with Prefer: respond-async."
+        raise RequestError(400, message, "invalid_value", "stream")
+    terms = Terms(
+        url=body.url,
+        priority=Priority.STANDARD,
+        deadline_s=state.settings.task_ttl_s,
+        max_attempts=state.settings.max_attempts,
+    )
+    task = await accept(state, access, body, terms)
+    assert isinstance(task, Task)  # no key was given
+    headers = {
+        "Location": f"/v1/tasks/{task.id}",
+        "Preference-Applied": "respond-async",
+        "Retry-After": str(poll_after_s(task)),
+        "X-Headrace-Task-Id": task.id,
+    }
+    return JsonResponse(task_object(task), 202, headers)
 
 
 class Generating(Call):

@@ -9,7 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from api.access import AccessCache
 from api.live import LiveEvents
-from runtime.capacity import Backlog, MemoryAlarm
+from runtime.admission import Admission
+from runtime.capacity import MemoryAlarm
 from runtime.publishing import PublishingThread
 from runtime.settings import Settings
 from runtime.tokenizers import Tokenizers
@@ -30,7 +31,7 @@ class ApiState:
     live: LiveEvents
     publisher: PublishingThread
     access: AccessCache
-    backlog: Backlog
+    admission: Admission
     memory: MemoryAlarm
     limiter: RateLimiter
     tokenizers: Tokenizers = field(default_factory=Tokenizers)

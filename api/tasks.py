@@ -19,6 +19,7 @@ from api.queries import PageSize
 from api.sse import unless_gone
 from api.state import ApiState, state_of
 from api.task_object import poll_after_s, task_object
+from api.waiting import waiting_object
 from api.webhooks import check_webhook
 from core.failures import Failure, is_dead
 from core.ids import looks_like_id
@@ -192,7 +193,10 @@ async def get(request: Request, access: Caller, task_id: str) -> Response:
     state = state_of(request)
     task = await find_task(state, access, task_id)
     headers = {} if task.state in FINAL else {"Retry-After": str(poll_after_s(task))}
-    return JsonResponse(await render(state, task), 200, headers)
+    shown = await render(state, task)
+    if task.state is TaskState.QUEUED:
+        shown["queue"] = await waiting_object(state, task)
+    return JsonResponse(shown, 200, headers)
 
 
 @router.post("/v1/tasks/{task_id}/retry")

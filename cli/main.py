@@ -7,6 +7,7 @@ import typer
 
 from cli.admin import app as admin_app
 from cli.batch_commands import app as batch_app
+from cli.queue import queue
 from cli.tasks import cancel, result, submit, tail
 from cli.usage import usage
 
@@ -197,7 +198,7 @@ def worker(
     raise typer.Exit(work(_settings(model=model, lanes=lanes, metrics_port=metrics_port)))
 
 
-for command in (submit, tail, result, cancel, usage):
+for command in (submit, tail, result, cancel, usage, queue):
     app.command()(command)
 
 

@@ -1,40 +1,14 @@
-"""What admission looks at, at most a second old: the backlog, and how full the Redis servers are."""
+"""How full the Redis servers are, at most a second old."""
 
-import asyncio
 import time
 from collections.abc import Sequence
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from core.lanes import Lane
-from services.measure import read_backlog
 from storage.depths import memory_share
 
 _FRESH_S = 1.0
-
-
-class Backlog:
-    """Queued tasks by lane, at most a second old."""
-
-    def __init__(self, database: AsyncEngine) -> None:
-        self._database = database
-        self._counts: dict[Lane, int] = {}
-        self._at = 0.0
-        self._lock = asyncio.Lock()
-
-    async def of(self, lane: Lane) -> int:
-        """Return how many tasks wait in a lane."""
-        if time.monotonic() - self._at > _FRESH_S:
-            async with self._lock:
-                if time.monotonic() - self._at > _FRESH_S:
-                    counts: dict[Lane, int] = {}
-                    for one in await read_backlog(self._database):
-                        counts[one.lane] = counts.get(one.lane, 0) + one.tasks
-                    self._counts = counts
-                    self._at = time.monotonic()
-        return self._counts.get(lane, 0)
 
 
 class MemoryAlarm:

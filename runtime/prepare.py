@@ -10,6 +10,7 @@ import structlog
 
 from core.lanes import Lane, Priority
 from core.lengths import ContextLengthExceededError, Lengths, fit_lengths
+from core.prefix import prefix_key
 from runtime.granted import refuse_beyond_grant
 from runtime.prompts import count_prompts
 from runtime.tokenizers import Tokenizers
@@ -35,6 +36,7 @@ class Terms:
     webhook: str | None = None  # the URL that is told of the end
     response: NewResponse | None = None  # what else it is
     task_id: str | None = None  # made here where the caller needs none beforehand
+    start_within_s: float | None = None  # somebody waits: refused where it can't start by then
 
 
 async def prepare(
@@ -77,6 +79,7 @@ async def prepare(
         hold_usd_micros=access.hold_of(
             lane, lengths.prompt_tokens, lengths.max_output_tokens * request.choices
         ),
+        prefix_key=prefix_key(body) if terms.priority is Priority.BATCH else None,
     )
 
 

@@ -44,8 +44,12 @@ class Settings(BaseSettings):
     memory_alarm_share: float = Field(default=0.7, gt=0, le=1)  # of a Redis server's maxmemory: 503 above it
     limits_fail: Literal["open", "closed"] = "open"  # without Redis: accept unchecked, or refuse with 503
     max_queued_tasks: int = Field(default=100_000, ge=1)  # per lane; over it submit is refused with 503
+    max_queued_tokens: int | None = Field(default=None, ge=1)  # likewise; None: any number
+    max_tenant_queued_tasks: int | None = Field(default=None, ge=1)  # per tenant and model; over it: 429
+    max_tenant_queued_tokens: int | None = Field(default=None, ge=1)  # likewise
 
     # Tasks
+    order: Literal["fair", "fifo"] = "fair"  # of the backlog; fifo: as it came, whoever's and however long
     task_ttl_s: float = Field(default=24 * 3600.0, gt=0)  # deadline of a task whose caller set none
     max_attempts: int = Field(default=3, ge=1)
     lease_s: float = Field(default=3.0, gt=0.2)  # a running task not renewed for this long is rescued
@@ -94,7 +98,6 @@ class Settings(BaseSettings):
     # Control
     tick_s: float = Field(default=1.0, gt=0)  # between two rounds of the rescue and outbox loops
     leader_lease_s: float = Field(default=5.0, gt=0)
-    order: Literal["fair", "fifo"] = "fair"  # of the backlog; fifo: as it came, whoever's and however long
 
     # Seeing inside
     metrics_host: str = "127.0.0.1"  # where workers and control serve /metrics; the API does on its own port

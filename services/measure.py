@@ -1,9 +1,13 @@
 """Figures about the whole platform."""
 
+from dataclasses import dataclass
+
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from core.admission import Bound
 from core.lanes import Lane, Priority
+from core.pace import Pace
 from core.states import TaskState
 from storage import counters, figures, tasks
 from storage.autocommit import autocommit
@@ -15,6 +19,27 @@ async def read_backlog(database: AsyncEngine) -> list[Backlog]:
     """Read what is queued, by lane and tenant."""
     async with autocommit(database) as connection:
         return await counters.read_backlog(connection)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """What admission goes by."""
+
+    backlog: list[Backlog]
+    paces: dict[str, Pace]  # by model
+    weights: dict[str, float]  # of tenants whose weight is not 1
+    bounds: dict[str, Bound]  # of tenants that have their own
+
+
+async def read_queue(database: AsyncEngine) -> QueueCounts:
+    """Read what waits, how fast models are, and what tenants may have."""
+    async with autocommit(database) as connection:
+        return QueueCounts(
+            await counters.read_backlog(connection),
+            await counters.read_paces(connection),
+            await counters.read_weights(connection),
+            await counters.read_bounds(connection),
+        )
 
 
 async def measure_lanes(database: AsyncEngine) -> tuple[dict[Lane, LaneFigures], OutboxFigures]:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from core.admission import Bound
 from core.lanes import Lane, LengthClass, Priority
 from core.pace import Ended, Pace
 from storage.queue_tables import model_rates, tenant_shares
@@ -109,6 +110,15 @@ async def read_weights(connection: AsyncConnection) -> dict[str, float]:
         sa.select(tenants.c.id, tenants.c.weight).where(tenants.c.weight != sa.literal(1.0))
     )
     return {row.id: row.weight for row in rows}
+
+
+async def read_bounds(connection: AsyncConnection) -> dict[str, Bound]:
+    """Read the bounds of the tenants that have their own."""
+    columns = (tenants.c.max_queued_tasks, tenants.c.max_queued_tokens)
+    query = sa.select(tenants.c.id, *columns).where(sa.or_(*(column.is_not(None) for column in columns)))
+    return {
+        row.id: Bound(row.max_queued_tasks, row.max_queued_tokens) for row in await connection.execute(query)
+    }
 
 
 _PACE = tuple(field.name for field in fields(Pace))

@@ -8,6 +8,7 @@ Raises: redis.exceptions.RedisError.
 """
 
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -42,17 +43,20 @@ class Credit:
     def split(self, outgoing: Sequence[Outgoing]) -> tuple[list[Outgoing], list[Outgoing]]:
         """Say which may be published now, in order, and which wait for the dispatcher."""
         free, held_back = list[Outgoing](), list[Outgoing]()
+        unsent = Counter[tuple[str, Priority]]()  # chosen here, so not to be seen in the broker yet
         for one in outgoing:
-            left = self._left(one.lane.model, one.lane.priority)
+            pool = (one.lane.model, one.lane.priority)
+            left = self._left(*pool, unsent=unsent[pool])
             if left is not None and left < 1:
                 held_back.append(one)
                 continue
             free.append(one)
+            unsent[pool] += 1
             if left is not None:
-                self._known[one.lane.model, one.lane.priority][1] = left - 1
+                self._known[pool][1] = left - 1
         return free, held_back
 
-    def _left(self, model: str, priority: Priority) -> int | None:
+    def _left(self, model: str, priority: Priority, *, unsent: int) -> int | None:
         """What may be published; None: any number. Spent from what was known a moment ago, asked for anew after."""
         now = time.monotonic()
         known = self._known.get((model, priority))
@@ -63,6 +67,7 @@ class Credit:
             if now - asked_at < (_ASK_AGAIN_S if spent else _KNOWN_S):
                 return left
         left = self._ask(model, priority)
+        left = None if left is None else left - unsent
         self._known[model, priority] = [now, left]
         return left
 

@@ -36,6 +36,9 @@ class Model:
     reasoning_parser: str | None = None  # likewise; None: all its output is answer
     probe_prompt: str | None = None  # what workers ask it to see that it is well
     probe_words: tuple[str, ...] = ()  # all are in its answer, in any case
+    sync_start_s: float | None = None  # limits of synchronous calls; None: the settings'
+    sync_finish_s: float | None = None
+    sync_stream_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

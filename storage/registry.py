@@ -92,6 +92,9 @@ def _model(row: sa.Row[tuple[object, ...]], limits: GrantLimits = NO_LIMITS) -> 
         reasoning_parser=row.reasoning_parser,
         probe_prompt=row.probe_prompt,
         probe_words=tuple(row.probe_words),
+        sync_start_s=row.sync_start_s,
+        sync_finish_s=row.sync_finish_s,
+        sync_stream_s=row.sync_stream_s,
     )
 
 
