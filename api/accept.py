@@ -34,7 +34,7 @@ async def accept(
     Raises: RequestError, and then nothing was stored.
     """
     new = await prepare(state.tokenizers, access, request, terms, within)
-    await state.admission.admit(new, terms.start_within_s)
+    wait_s = await state.admission.admit(new, terms.start_within_s)
     if await state.memory.full():
         raise overloaded("A store is nearly out of memory.", "store_full", 10)
     request_trace = current_request()
@@ -54,6 +54,7 @@ async def accept(
         raise too_many_open(new.lane.model, error.limit) from error
     warn(access)
     if isinstance(accepted, Task):
+        accepted = replace(accepted, estimated_wait_s=wait_s)
         metrics.count_accepted(new.lane, new.caller.tenant_class)
         state.publisher.put(Outgoing(new.id, new.lane, new.traceparent))
         if request_trace is not None:

@@ -27,6 +27,7 @@ def task_object(task: Task, response: str | None = None) -> dict[str, Any]:
         "started_at": int(task.started_at.timestamp()) if task.started_at else None,
         "finished_at": int(task.finished_at.timestamp()) if task.finished_at else None,
         "expires_at": int(task.deadline_at.timestamp()),
+        "estimated_wait_s": None if task.estimated_wait_s is None else round(task.estimated_wait_s, 2),
         "prompt_tokens": task.prompt_tokens,
         "max_output_tokens": task.max_output_tokens,
         "finish_reason": task.finish_reason,

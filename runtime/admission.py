@@ -72,8 +72,11 @@ class Admission:
         """How fast a model is known to be."""
         return self._counts.paces.get(model, _NONE)
 
-    async def admit(self, new: NewTask, start_within_s: float | None = None) -> None:
-        """Count a task in, before it is stored. Raises: RequestError 503, 429 with a time to ask again after."""
+    async def admit(self, new: NewTask, start_within_s: float | None = None) -> float | None:
+        """Count a task in, before it is stored; return how long it is estimated to wait.
+
+        Raises: RequestError 503, 429 with a time to ask again after.
+        """
         await self._refresh()
         now, tokens = time.monotonic(), new.prompt_tokens + new.max_output_tokens
         key = blake2b(
@@ -87,6 +90,7 @@ class Admission:
             self._promises.make(key, pool, tokens, refusal.retry_after_s, now)
             raise _error_of(refusal, new.lane, ask)
         self._count(new.lane, new.caller.tenant_id, 1, tokens)
+        return ask.wait_s
 
     def _ask(
         self,

@@ -103,6 +103,7 @@ class Task:
     purged: bool  # bodies are gone
     retry_of: str | None
     metadata: dict[str, str]
+    estimated_wait_s: float | None = None  # at acceptance, of what was accepted just now
 
     @classmethod
     def accepted(cls, new: NewTask, created_at: datetime, deadline_at: datetime) -> "Task":
