@@ -13,14 +13,18 @@ NAMES = (
     "batch",
     "chunk",
     "control",
+    "depth",
+    "fairness",
     "interactive",
+    "length",
+    "overload",
     "raw",
     "recovery",
     "serve",
 )  # fmt: skip
 
 # of which each takes real inputs from a folder that is named to it
-WITH_DATA = frozenset({"batch", "serve"})
+WITH_DATA = frozenset({"batch", "length", "serve"})
 
 
 def run(

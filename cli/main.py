@@ -178,7 +178,7 @@ def api(
 
 @app.command()
 def control(metrics_port: MetricsPort = None) -> None:
-    """Run the control loops: rescue, outbox, recount, expiry, retention. Any number may run; one leads."""
+    """Run the control loops: dispatch, rescue, recount, expiry, retention. Any number may run; one leads."""
     from control.app import control as run
 
     run(_settings(metrics_port=metrics_port))

@@ -49,7 +49,7 @@ async def _serve(settings: Settings) -> None:
     removal = FileRemoval(database, blobs, upload_s=settings.upload_s, retention_s=settings.retention_s)
     loops = [
         Loop("rescue", settings.tick_s, Rescue(database, streams)),
-        Loop("dispatch", settings.tick_s, dispatch, pause=dispatch.pause, counted=False),
+        Loop("dispatch", settings.tick_s, dispatch, dispatch.rest, dispatch.pause, counted=False),
         Loop("recount", 2 * settings.tick_s, Recount(database, BrokerDepths(broker, settings.key_prefix))),
         Loop("expiry", settings.tick_s, Expiry(database, streams)),
         Loop("retention", _RETENTION_EVERY_S, retention),

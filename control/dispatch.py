@@ -62,6 +62,14 @@ class Dispatch:
         self._took_s = 0.0
         self._wake = asyncio.Event()
 
+    def rest(self) -> None:
+        """Another process leads now: what this one knew is of the past."""
+        self._measuring.forget()
+        self._turns.clear()
+        self._streaks.clear()
+        self._active.clear()
+        self._floors.clear()
+
     async def pause(self) -> None:
         """Wait for the next look: until something is said to wait, or for a while."""
         try:

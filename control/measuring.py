@@ -23,11 +23,16 @@ class Measuring:
         self._folded_at = self._written_at = time.monotonic()
         self._written: dict[str, Pace] = {}
 
+    def forget(self) -> None:
+        """Begin anew from what is written, when this process leads again."""
+        self._loaded = False
+
     async def paces(self) -> dict[str, Pace]:
         """How fast models are."""
         if not self._loaded:
             self._written = await read_paces(self._database)
             self._meters = {model: Meter(pace) for model, pace in self._written.items()}
+            self._folded_at = time.monotonic()
             self._loaded = True
         return {model: meter.pace for model, meter in self._meters.items()}
 

@@ -1,8 +1,13 @@
 """What a caller is told while it waits, and calls that prefer not to."""
 
+import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.api.test_tasks import body_of, final
 from tests.support.stacks import SharedStack as Stack
@@ -33,3 +38,24 @@ async def test_a_queued_task_says_where_it_stands(http: httpx.AsyncClient, stack
         assert one["waiting_for"] in ("slots", "tenant_share")
     for task in tasks:
         await http.post(f"/v1/tasks/{task['id']}/cancel")
+
+
+@pytest.mark.parametrize("option", ["--json", "--once"])
+def test_headrace_queue_shows_lanes_and_workers(stack: Stack, option: str) -> None:
+    command = [sys.executable, "-m", "cli", "queue", option]
+    shown = subprocess.run(
+        command,
+        env={**os.environ, **stack.environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    if option == "--once":
+        assert "workers" in shown
+        return
+    found = json.loads(shown)
+    (worker,) = found["workers"]
+    assert (worker["model"], worker["state"]) == (stack.model, "ready")
+    assert worker["slots"] > worker["reserved_slots"] > 0
+    assert {"lanes", "models", "workers"} == set(found)
