@@ -88,7 +88,8 @@ class Arms:
         )
         ids = [one["task_id"] for one in answer if one["status"] == 202]
         if len(ids) != len(drawn):
-            raise ValueError(f"{len(drawn) - len(ids)} of {len(drawn)} were refused")
+            statuses = sorted({one["status"] for one in answer} - {202})
+            raise ValueError(f"{len(drawn) - len(ids)} of {len(drawn)} were refused: {statuses}")
         self._rows[name].wait(ids, self._plan.within_s)
         lived = self._rows[name].read(ids)
         if any(one.state != "completed" for one in lived):

@@ -104,9 +104,10 @@ class Dispatch:
         view = await look(self._database, older_s=self._older_s)
         queue = Queue(view, await self._measuring.paces(), fifo=self._fifo)
         await self._measuring.take(queue)
+        counters = {} if self._fifo else await self._lift(view, queue)
         sent = late = 0
         if queue.groups_with_room() and held is not None:
-            sent, late = await self._send(view, queue)
+            sent, late = await self._send(view, queue, counters)
         if held is not None:
             try:
                 await self._ceilings.put(queue.ceilings(held))
@@ -116,7 +117,9 @@ class Dispatch:
         self._took_s = time.monotonic() - began
         return {"sent": sent, "late": late}
 
-    async def _send(self, view: View, queue: Queue) -> tuple[int, int]:
+    async def _send(
+        self, view: View, queue: Queue, counters: Mapping[str, Mapping[str, float]]
+    ) -> tuple[int, int]:
         heads = await queue.read(self._database, self._streaks, older_s=self._older_s)
         picks, late = list[Head](), list[Head]()
         for model, of_model in heads.items():
@@ -126,7 +129,7 @@ class Dispatch:
                 plan = plan_fair(
                     of_model,
                     queue.fleets[model],
-                    counters=await self._counters(view, queue, model),
+                    counters=counters[model],
                     weights=view.weights,
                     turns=self._turns.setdefault(model, Turns()),
                 )
@@ -140,17 +143,23 @@ class Dispatch:
                 await announce(self._streams, task_id, TaskState.EXPIRED, Failure.DEADLINE)
         return len(picks), len(late)
 
-    async def _counters(self, view: View, queue: Queue, model: str) -> dict[str, float]:
-        """The model's virtual token counters, those that came back lifted, with what is in flight."""
-        served = {tenant: level for (of, tenant), level in view.served.items() if of == model}
-        active = queue.active(model)
-        before = self._active.get(model, active)
-        raised = queue.lift(model, served, active - before, self._floors.get(model, 0.0))
-        self._active[model], self._floors[model] = active, raised.floor
-        if raised.served:
-            await lift_shares(self._database, model, raised.served)
-            served |= raised.served
-        return queue.with_in_flight(model, served)
+    async def _lift(self, view: View, queue: Queue) -> dict[str, dict[str, float]]:
+        """Raise the counters of tenants that came back since the last look; return all counters by model.
+
+        At every look, with a backlog or without: who was served alone for a while is no reason to let others,
+        whose counters stood still, go before it until they are level.
+        """
+        counters: dict[str, dict[str, float]] = {}
+        for model in queue.fleets:
+            served = {tenant: level for (of, tenant), level in view.served.items() if of == model}
+            active = queue.active(model)
+            newcomers = active - self._active.get(model, active)
+            raised = queue.lift(model, served, newcomers, self._floors.get(model, 0.0))
+            self._active[model], self._floors[model] = active, raised.floor
+            if raised.served:
+                await lift_shares(self._database, model, raised.served)
+            counters[model] = queue.with_in_flight(model, served | raised.served)
+        return counters
 
     def _note_streaks(self, model: str, picks: Sequence[Head]) -> None:
         by_group: dict[Group, list[Head]] = {}

@@ -4,7 +4,7 @@ Every change of a task leaves its delta in the same transaction, and folding del
 counted twice or lost, whoever crashes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 
 import sqlalchemy as sa
@@ -86,9 +86,12 @@ async def read_backlog(connection: AsyncConnection) -> list[Backlog]:
     ]
 
 
-async def read_shares(connection: AsyncConnection) -> dict[tuple[str, str], float]:
-    """Read the virtual token counters by (model, tenant)."""
-    rows = await connection.execute(sa.select(tenant_shares))
+async def read_shares(
+    connection: AsyncConnection, tenant_ids: Collection[str]
+) -> dict[tuple[str, str], float]:
+    """Read these tenants' virtual token counters by (model, tenant)."""
+    wanted = sa.func.any(sa.cast(list(tenant_ids), sa.ARRAY(sa.Text)))
+    rows = await connection.execute(sa.select(tenant_shares).where(tenant_shares.c.tenant_id == wanted))
     return {(row.model, row.tenant_id): row.served for row in rows}
 
 

@@ -17,7 +17,7 @@ from core.pace import Pace
 from core.states import TaskState
 from runtime.publishing import PublishingThread
 from services.attempt import Holder, claim
-from services.dispatch import write_paces
+from services.dispatch import lift_shares, write_paces
 from services.look_up import look_up
 from services.submit import submit
 from services.workers import describe_worker
@@ -115,6 +115,29 @@ async def test_a_light_tenant_goes_before_a_flood(
             await connection.execute(sa.update(tasks).values(published_at=None).where(tasks.c.id == one))
     await dispatcher(database, redis, fifo, "fifo")()
     assert fifo.ids == [one.id for one in flood[: SLOTS + 1]]
+
+
+async def test_who_was_served_alone_is_not_made_to_wait_until_newcomers_are_level(
+    database: AsyncEngine, caller: Caller, redis: Redis
+) -> None:
+    await there_is_a_worker(database)
+    await lift_shares(database, MODEL, {caller.tenant_id: 10_000.0})
+    sent = Recorder()
+    dispatch = dispatcher(database, redis, sent)
+    first = await queued(database, caller)  # published at once, by who accepted it
+    await claim(database, [first.id], Holder("w1", MODEL, 30.0))
+    await dispatch()
+    flood = await seed_caller(database, "flood")
+    for _ in range(20):
+        await queued(database, flood)
+    await dispatch()
+    light = await queued(database, caller)
+    async with autocommit(database) as connection:  # the flood's are on their way and end
+        await connection.execute(
+            sa.text("DELETE FROM tasks WHERE published_at IS NOT NULL AND state = 'queued'")
+        )
+    await dispatch()
+    assert light.id in sent.ids
 
 
 async def test_what_no_worker_takes_waits_in_postgres(

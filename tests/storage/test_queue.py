@@ -172,6 +172,7 @@ async def test_counts_follow_every_way_into_and_out_of_the_queue(
     )
     assert ended.run_s > 0
     assert await fold_counts(database, limit=1000) == {}
+    await queued(database, caller)
     served = (await look(database, older_s=NOW)).served
     assert served == {(MODEL, caller.tenant_id): 17.0}
 
