@@ -5,55 +5,18 @@ import hashlib
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from functools import partial
 
-import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from api.aside import Aside
 from core.keys import is_well_formed
 from services.authenticate import Access, authenticate, note_uses
-from storage.errors import STORE_ERRORS
 
-log = structlog.get_logger()
 _FRESH_S = 1.0  # for how long a key and its grants are taken as known
 _MOST_KEYS = 10_000
 _WRITE_EVERY_S = 5.0
 _AGAIN_S = 60.0  # a key's use is written no more often
-
-
-class KeyUses:
-    """When keys were last used: kept here, and written by the way, many in one statement."""
-
-    def __init__(self, database: AsyncEngine) -> None:
-        self._database = database
-        self._written: dict[str, float] = {}
-        self._waiting: dict[str, float] = {}
-
-    def note(self, key_id: str) -> None:
-        """Take down that a key is used now."""
-        now = time.time()
-        if now - self._written.get(key_id, 0.0) >= _AGAIN_S:
-            self._waiting[key_id] = now
-
-    async def write(self) -> None:
-        """Write what was taken down. What a store that is away refused is kept for the next time."""
-        used, self._waiting = self._waiting, {}
-        if not used:
-            return
-        try:
-            await note_uses(self._database, used)
-        except STORE_ERRORS as error:
-            self._waiting = used | self._waiting
-            log.warning("key_uses_not_written", error=type(error).__name__)
-            return
-        if len(self._written) >= _MOST_KEYS:
-            self._written.clear()
-        self._written |= used
-
-    async def run(self) -> None:
-        """Write from time to time, until cancelled."""
-        while True:
-            await asyncio.sleep(_WRITE_EVERY_S)
-            await self.write()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +34,7 @@ class AccessCache:
     def __init__(self, database: AsyncEngine, pepper: bytes) -> None:
         self._database, self._pepper = database, pepper
         self._known: dict[bytes, _LookUp] = {}
-        self.uses = KeyUses(database)
+        self.uses = Aside("key uses", partial(note_uses, database), every_s=_WRITE_EVERY_S, again_s=_AGAIN_S)
 
     async def get(self, key_text: str) -> Access | None:
         """Return what a key gives access to, None when it is not in force."""

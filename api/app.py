@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import structlog
 import uvicorn
@@ -27,6 +28,7 @@ from api import (
     webhooks,
 )
 from api.access import AccessCache
+from api.aside import Aside
 from api.live import LiveEvents
 from api.state import ApiState
 from api.tracing import TraceRequests
@@ -45,6 +47,7 @@ from runtime.resources import (
 )
 from runtime.settings import Settings
 from runtime.tracing import open_tracer
+from services.deliver import mark_delivered
 from storage.limits import RateLimiter
 
 log = structlog.get_logger()
@@ -70,15 +73,18 @@ async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
         admission=Admission(database, settings),
         memory=MemoryAlarm((redis, broker), settings.memory_alarm_share),
         limiter=RateLimiter(redis, settings.key_prefix),
+        deliveries=Aside("deliveries", partial(mark_delivered, database), every_s=1.0, again_s=60.0),
     )
     publisher.start()
     await live.start()
-    noting_uses = asyncio.create_task(state.access.uses.run())
+    asides = (state.access.uses, state.deliveries)
+    writing = [asyncio.create_task(aside.run()) for aside in asides]
     try:
         yield state
     finally:
-        noting_uses.cancel()
-        await state.access.uses.write()
+        for task, aside in zip(writing, asides, strict=True):
+            task.cancel()
+            await aside.write()
         await live.stop()
         await publisher.stop()
         await redis.aclose()

@@ -80,6 +80,9 @@ class Call:
         accepted = await accept(
             self._state, self._access, request, terms, idempotency=idempotency, answer=answer
         )
+        if isinstance(accepted, Task):
+            # with the call all ends that it could ask for
+            stack.callback(self._state.note_delivered, accepted)
         silence_s = min(self._state.settings.keepalive_s, max(0.05, self._left_s()))
         self._events = subscription.events(1, silence_s)
         return accepted

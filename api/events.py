@@ -94,6 +94,8 @@ async def _frames(
             if event.type == events.DELTA:
                 newest = event.data
             yield _frame(event)
+            if event.type in events.FINAL_STATES:
+                state.note_delivered(task)
         else:
             ended = await look_up(state.database, task.tenant_id, task.id)
             # Text that was lost with its worker is in the task only: a final event would say that all is here.

@@ -59,6 +59,8 @@ async def follow(state: ApiState, response: Response, *, after: int) -> HttpResp
         raise
 
     async def finish(left_early: bool) -> None:
+        if not left_early:
+            state.note_delivered(response.task)
         await stack.aclose()
 
     source = subscription.events(1, state.settings.keepalive_s)

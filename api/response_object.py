@@ -40,6 +40,7 @@ async def render(state: ApiState, response: Response) -> dict[str, Any]:
         except RedisError:
             answer = None
         answer = answer or await read_response(state.database, response.task.id)
+        state.note_delivered(response.task)
     return response_object(response, answer)
 
 

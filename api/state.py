@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from api.access import AccessCache
+from api.aside import Aside
 from api.live import LiveEvents
 from runtime.admission import Admission
 from runtime.capacity import MemoryAlarm
@@ -16,6 +17,7 @@ from runtime.settings import Settings
 from runtime.tokenizers import Tokenizers
 from storage.blobs import Blobs
 from storage.limits import RateLimiter
+from storage.records import Task
 from storage.streams import EventStreams
 
 
@@ -34,7 +36,13 @@ class ApiState:
     admission: Admission
     memory: MemoryAlarm
     limiter: RateLimiter
+    deliveries: Aside
     tokenizers: Tokenizers = field(default_factory=Tokenizers)
+
+    def note_delivered(self, task: Task) -> None:
+        """Take down that who asked for a final task has its bodies: of one that is not stored they go soon."""
+        if not task.store:
+            self.deliveries.note(task.id)
 
 
 def state_of(request: Request) -> ApiState:

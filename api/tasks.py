@@ -66,6 +66,7 @@ async def render(state: ApiState, task: Task) -> dict[str, Any]:
             response = None
         if response is None:
             response = await read_response(state.database, task.id)
+        state.note_delivered(task)
     return task_object(task, response)
 
 
@@ -100,6 +101,7 @@ async def create(request: Request, access: Caller) -> Response:
             max_attempts=state.settings.max_attempts,
             metadata=asked.metadata or {},
             webhook=asked.webhook,
+            store=asked.store is not False,
         ),
         idempotency=idempotency_of(request, raw),
         answer=lambda task: Earlier(task.id, 202, orjson.dumps(task_object(task)).decode()),

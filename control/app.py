@@ -41,7 +41,7 @@ async def _serve(settings: Settings) -> None:
     redis, broker = open_redis(settings), open_redis(settings, settings.broker_url)
     streams = open_streams(settings, redis)
     blobs = open_blobs(settings)
-    retention = Retention(database, streams, retention_s=settings.retention_s, keys_s=settings.idempotency_s)
+    retention = Retention(database, streams, settings=settings)
     ceilings = Ceilings(broker, settings.key_prefix)
     publisher = Publisher(open_celery(settings))
     dispatch = Dispatch(database, publisher, ceilings, streams, order=settings.order, idle_s=settings.tick_s)

@@ -32,6 +32,7 @@ class Terms:
     priority: Priority
     deadline_s: float  # from acceptance
     max_attempts: int
+    store: bool = True  # False: no bodies after delivery
     metadata: dict[str, str] = field(default_factory=dict)
     webhook: str | None = None  # the URL that is told of the end
     response: NewResponse | None = None  # what else it is
@@ -74,6 +75,7 @@ async def prepare(
         metadata=terms.metadata,
         webhook=terms.webhook,
         response=terms.response,
+        store=terms.store and request.stored,
         max_open_tasks=model.limits.max_open_tasks,
         choices=request.choices,
         hold_usd_micros=access.hold_of(

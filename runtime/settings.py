@@ -57,6 +57,7 @@ class Settings(BaseSettings):
     webhook_private: bool = False  # webhooks may go to private networks and over plain HTTP: development
     idempotency_s: float = Field(default=24 * 3600.0, ge=900)  # for how long an idempotency key is known
     retention_s: float = Field(default=30 * 24 * 3600.0, gt=0)  # of bodies in Postgres; rows stay
+    undelivered_s: float = Field(default=24 * 3600.0, gt=0)  # of bodies not to be stored that nobody asks for
 
     # Files and batches
     files_url: str = "files"  # a folder, or an fsspec URL (s3://…); the same for api and control

@@ -119,6 +119,10 @@ class ChatCompletionRequest(Generation):
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
 
     @property
+    def stored(self) -> bool:
+        return self.store is not False
+
+    @property
     def output_field(self) -> str:
         """The name that the caller used."""
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"

@@ -80,6 +80,11 @@ class Generation(Nullable):
         return self.max_tokens
 
     @property
+    def stored(self) -> bool:
+        """Whether prompt and output may be kept once they are delivered."""
+        return True
+
+    @property
     def output_field(self) -> str:
         """What the caller calls that maximum."""
         return "max_tokens"

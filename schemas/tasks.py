@@ -25,4 +25,5 @@ class TaskCreate(Strict):
     priority: Annotated[Priority, Field(strict=False)] | None = None
     deadline_s: Annotated[float, Field(gt=0, le=30 * 24 * 3600)] | None = None  # from acceptance
     metadata: Metadata | None = None
+    store: bool | None = None  # false: prompt and output go once they are delivered
     webhook: str | None = None  # the URL that is told of the end

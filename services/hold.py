@@ -24,8 +24,8 @@ class BudgetExhaustedError(Exception):
 
 async def insert_within_budgets(
     connection: AsyncConnection, new: Sequence[NewTask]
-) -> dict[str, tuple[datetime, datetime]]:
-    """Insert tasks of one owner; return id → (created, deadline) of those that were, the first ones.
+) -> dict[str, tuple[datetime, datetime, bool]]:
+    """Insert tasks of one owner; return id → (created, deadline, stored) of those that were, the first ones.
 
     Raises: BudgetExhaustedError where there is room for none. Its standing says whether open tasks may still
     make some (`spent_up`).

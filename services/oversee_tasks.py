@@ -9,12 +9,13 @@ from core.states import TaskState
 from services.change import ConflictError, MissingError, changing
 from services.manage_tenants import require_tenant
 from services.retry import retry_in
-from storage import tasks
+from storage import retention, tasks
 from storage.audit import Actor
 from storage.autocommit import autocommit
 from storage.outbox import Outgoing
 from storage.paging import Page
 from storage.records import Task
+from storage.retention import PurgedBodies
 
 
 async def list_any(
@@ -49,6 +50,12 @@ async def read_any(database: AsyncEngine, task_id: str) -> Task:
     if found is None:
         raise MissingError("task", task_id)
     return found
+
+
+async def read_purged(database: AsyncEngine, task_id: str) -> PurgedBodies | None:
+    """Read lengths and keyed hashes of a task's bodies that are gone; None while they are there."""
+    async with autocommit(database) as connection:
+        return await retention.get_purged(connection, task_id)
 
 
 async def retry_any(database: AsyncEngine, actor: Actor, task_id: str) -> Outgoing:

@@ -8,9 +8,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.failures import Failure
 from core.pricing import NOTHING, Usage, cost_usd_micros
 from core.states import TaskState
-from storage import attempts, idempotency, presence, responses, tasks, webhooks
+from storage import attempts, idempotency, presence, retention, tasks, webhooks
 from storage.autocommit import autocommit
 from storage.records import Ending, Lost
+from storage.retention import Periods
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +80,10 @@ async def expire(database: AsyncEngine, *, limit: int) -> list[str]:
         )
 
 
-async def purge(database: AsyncEngine, *, retention_s: float, limit: int) -> int:
-    """Delete the bodies of final tasks past their retention; return how many."""
+async def purge(database: AsyncEngine, periods: Periods, *, hash_key: bytes, limit: int) -> list[str]:
+    """Delete bodies that are past their time, or delivered and not to be stored; return their tasks' ids."""
     async with database.begin() as connection:
-        return await tasks.purge_final(connection, retention_s, limit=limit)
-
-
-async def purge_responses(database: AsyncEngine, *, grace_s: float, limit: int) -> list[str]:
-    """Delete what deleted responses said, and those that were not to be stored; return their tasks' ids."""
-    async with database.begin() as connection:
-        return await responses.purge_deleted(connection, grace_s=grace_s, limit=limit)
+        return await retention.purge(connection, periods, hash_key=hash_key, limit=limit)
 
 
 async def forget_deliveries(database: AsyncEngine, *, older_s: float, limit: int) -> int:

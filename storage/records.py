@@ -74,6 +74,7 @@ class NewTask:
     traceparent: str | None = None  # W3C; None: not traced
     webhook: str | None = None  # the URL that is told of the end
     response: NewResponse | None = None
+    store: bool = True  # False: no bodies after delivery
     max_open_tasks: int | None = None  # of its tenant and model, this one included; None: any number
     prefix_key: int | None = None  # of batch work: core.prefix
 
@@ -100,13 +101,14 @@ class Task:
     usage: Usage | None
     cost_usd_micros: int | None
     ttft_ms: int | None
+    store: bool  # False: bodies go once they are delivered
     purged: bool  # bodies are gone
     retry_of: str | None
     metadata: dict[str, str]
     estimated_wait_s: float | None = None  # at acceptance, of what was accepted just now
 
     @classmethod
-    def accepted(cls, new: NewTask, created_at: datetime, deadline_at: datetime) -> "Task":
+    def accepted(cls, new: NewTask, created_at: datetime, deadline_at: datetime, store: bool) -> "Task":
         """Build what was just inserted, so that it need not be read back."""
         return cls(
             id=new.id,
@@ -127,6 +129,7 @@ class Task:
             usage=None,
             cost_usd_micros=None,
             ttft_ms=None,
+            store=store,
             purged=False,
             retry_of=new.retry_of,
             metadata=new.metadata,
@@ -157,6 +160,7 @@ class Task:
             usage=usage,
             cost_usd_micros=row.cost_usd_micros,
             ttft_ms=row.ttft_ms,
+            store=row.store,
             purged=row.purged_at is not None,
             retry_of=row.retry_of,
             metadata=row.metadata,

@@ -82,23 +82,3 @@ async def mark_deleted(connection: AsyncConnection, tenant_id: str, response_id:
     )
     row = deleted.one_or_none()
     return str(row.task_id) if row else None
-
-
-_PURGE = sa.text("""
-WITH gone AS (
-  SELECT r.id, r.task_id FROM responses r JOIN tasks t ON t.id = r.task_id
-  WHERE r.deleted_at IS NOT NULL AND t.finished_at < now() - make_interval(secs => :grace_s)
-  ORDER BY r.deleted_at LIMIT :limit FOR UPDATE OF r SKIP LOCKED
-), bodies AS (
-  DELETE FROM task_payloads p USING gone WHERE p.task_id = gone.task_id
-), tasks AS (
-  UPDATE tasks t SET purged_at = coalesce(purged_at, now()), metadata = '{}' FROM gone WHERE t.id = gone.task_id
-)
-DELETE FROM responses r USING gone WHERE r.id = gone.id RETURNING r.task_id
-""")
-
-
-async def purge_deleted(connection: AsyncConnection, *, grace_s: float, limit: int) -> list[str]:
-    """Delete the texts of deleted responses whose tasks ended longer ago than that; return the tasks' ids."""
-    rows = await connection.execute(_PURGE, {"grace_s": grace_s, "limit": limit})
-    return [row.task_id for row in rows]

@@ -176,6 +176,10 @@ tasks = sa.Table(
     sa.Column("usage_cached_tokens", sa.Integer),
     sa.Column("usage_output_tokens", sa.Integer),
     sa.Column("engine_us", sa.BigInteger, nullable=False, server_default="0"),  # of all attempts so far
+    sa.Column(
+        "store", sa.Boolean, nullable=False, server_default=sa.true()
+    ),  # false: no bodies after delivery
+    sa.Column("delivered_at", sa.TIMESTAMP(True)),  # of bodies that are not to be stored
     sa.Column("purged_at", sa.TIMESTAMP(True)),  # bodies deleted; lengths, times and counts stay
     sa.Column("preemptions", sa.Integer, nullable=False, server_default="0"),  # slots lent to a person
     sa.Column("ttft_ms", sa.Integer),  # from acceptance; null where the first token came from a lost attempt
@@ -219,9 +223,15 @@ tasks = sa.Table(
     ),
     sa.Index("ix_tasks_queued_deadline", "deadline_at", postgresql_where=sa.text("state = 'queued'")),
     sa.Index(
-        "ix_tasks_unpurged",
+        "ix_tasks_purgeable",
+        "tenant_id",
         "finished_at",
         postgresql_where=sa.text("purged_at IS NULL AND finished_at IS NOT NULL"),
+    ),
+    sa.Index(
+        "ix_tasks_unkept",
+        "finished_at",
+        postgresql_where=sa.text("NOT store AND purged_at IS NULL AND finished_at IS NOT NULL"),
     ),
     sa.Index(
         "ix_tasks_webhook",
@@ -231,6 +241,17 @@ tasks = sa.Table(
     sa.Index("ix_tasks_running", "id", postgresql_where=sa.text(one_of("state", RUNNING))),
     # leases are renewed every second: no index on lease_expires_at keeps those updates heap-only
     postgresql_with={"fillfactor": "80"},
+)
+
+# What stays of bodies: see `storage.retention`.
+purged_bodies = sa.Table(
+    "purged_bodies",
+    metadata,
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("request_bytes", sa.Integer, nullable=False),
+    sa.Column("request_hash", sa.LargeBinary, nullable=False),  # HMAC-SHA256
+    sa.Column("response_bytes", sa.Integer),
+    sa.Column("response_hash", sa.LargeBinary),
 )
 
 task_payloads = sa.Table(

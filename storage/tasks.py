@@ -35,7 +35,7 @@ WITH {rows} AS (
     id text, tenant_id text, key_id text, model text, url text, priority text, length_class text,
     max_attempts int, prompt_tokens int, max_output_tokens int, deadline_s float8, metadata jsonb, request text,
     retry_of text, traceparent text, webhook text, response jsonb, reserved_tokens int, prefix_key bigint,
-    place int, hold_usd_micros bigint)
+    place int, hold_usd_micros bigint, store bool)
 ){hold}, payloads AS (
   INSERT INTO task_payloads (task_id, request) SELECT id, request FROM new
 ), responses AS (
@@ -46,12 +46,14 @@ WITH {rows} AS (
 )
   INSERT INTO tasks (id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
                      max_output_tokens, deadline_at, metadata, retry_of, traceparent, webhook, reserved_tokens,
-                     prefix_key, rank_at)
+                     prefix_key, rank_at, store)
   SELECT id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
          max_output_tokens, now() + make_interval(secs => deadline_s), metadata, retry_of, traceparent,
-         webhook, reserved_tokens, prefix_key, now() + make_interval(secs => {RANK_DELAY_S})
+         webhook, reserved_tokens, prefix_key, now() + make_interval(secs => {RANK_DELAY_S}),
+         -- a tenant that stores nothing is not overruled by a request
+         store AND (SELECT n.store FROM tenants n WHERE n.id = new.tenant_id)
   FROM new
-  RETURNING id, created_at, deadline_at
+  RETURNING id, created_at, deadline_at, store
 """)
 
 
@@ -63,8 +65,8 @@ _INSERT_HELD = _insert(
 
 async def insert_tasks(
     connection: AsyncConnection, new: Sequence[NewTask]
-) -> dict[str, tuple[datetime, datetime]]:
-    """Insert tasks and their payloads in one statement; return id → (created, deadline).
+) -> dict[str, tuple[datetime, datetime, bool]]:
+    """Insert tasks and their payloads in one statement; return id → (created, deadline, whether bodies are stored).
 
     Of tasks that hold a part of a budget, all of one owner, only the first ones are inserted that it has room
     for. Raises: IntegrityError on an id used before.
@@ -92,12 +94,13 @@ async def insert_tasks(
             "prefix_key": task.prefix_key,
             "place": place,
             "hold_usd_micros": task.hold_usd_micros,
+            "store": task.store,
         }
         for place, task in enumerate(new)
     ]
     insert = _INSERT_HELD if new and new[0].hold_usd_micros is not None else _INSERT
     inserted = await connection.execute(insert, {"rows": orjson.dumps(rows).decode()})
-    return {row.id: (row.created_at, row.deadline_at) for row in inserted}
+    return {row.id: (row.created_at, row.deadline_at, row.store) for row in inserted}
 
 
 async def get_task(connection: AsyncConnection, tenant_id: str | None, task_id: str) -> Task | None:
@@ -179,6 +182,7 @@ async def get_dead(connection: AsyncConnection, task_id: str, tenant_id: str | N
         max_attempts=row.max_attempts,
         metadata=row.metadata,
         retry_of=row.id,
+        store=row.store,
         webhook=row.webhook,
     )
 
@@ -271,21 +275,3 @@ async def count_open(connection: AsyncConnection, model: str, tenant_id: str | N
     if tenant_id is not None:
         query = query.where(tasks.c.tenant_id == tenant_id)
     return int((await connection.execute(query)).scalar_one())
-
-
-_PURGE = sa.text("""
-WITH old AS (
-  SELECT id FROM tasks WHERE purged_at IS NULL AND finished_at < now() - make_interval(secs => :retention_s)
-  ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED
-), bodies AS (
-  DELETE FROM task_payloads p USING old WHERE p.task_id = old.id
-), asked AS (
-  DELETE FROM responses r USING old WHERE r.task_id = old.id
-)
-UPDATE tasks t SET purged_at = now(), metadata = '{}' FROM old WHERE t.id = old.id
-""")
-
-
-async def purge_final(connection: AsyncConnection, retention_s: float, *, limit: int) -> int:
-    """Delete the bodies of tasks that ended longer ago than that; rows and ledger stay. Return how many."""
-    return (await connection.execute(_PURGE, {"retention_s": retention_s, "limit": limit})).rowcount

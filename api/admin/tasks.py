@@ -1,5 +1,6 @@
 """/v1/admin/tasks: every tenant's tasks, without what they said and were told."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import Query, Request
@@ -9,7 +10,7 @@ from api.json import JsonResponse
 from api.state import state_of
 from api.task_object import task_object
 from core.states import TaskState
-from services.oversee_tasks import list_any, read_any, retry_any
+from services.oversee_tasks import list_any, read_any, read_purged, retry_any
 from storage.records import Task
 
 router = admin_router()
@@ -38,8 +39,11 @@ async def list_(
 
 @router.get("/tasks/{task_id}")
 async def get(request: Request, task_id: str) -> JsonResponse:
-    """Describe a task."""
-    return JsonResponse(_object(await read_any(state_of(request).database, task_id)))
+    """Describe a task; of one whose bodies are gone, their lengths and keyed hashes."""
+    database = state_of(request).database
+    task = await read_any(database, task_id)
+    purged = await read_purged(database, task_id) if task.purged else None
+    return JsonResponse({**_object(task), "purged_bodies": asdict(purged) if purged else None})
 
 
 @router.post("/tasks/{task_id}/retry", status_code=202)

@@ -8,9 +8,11 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from api.access import KeyUses
+from api.access import AccessCache
 from api.app import create_app
+from api.aside import Aside
 from core import keys
 from tests.security.seeds import World
 from tests.support.seeds import PEPPER, opened
@@ -162,19 +164,24 @@ async def test_the_use_of_a_key_is_written_once_a_minute_and_not_by_the_request(
     await uses.write()
     first = await admin(world, "GET", f"/keys/{made['id']}")
     assert int(str(first["last_used_at"])) >= int(before)
-    assert str(made["id"]) not in uses._waiting
+    assert str(made["id"]) not in uses.waiting
     await status_of(http, made["key"])
-    assert str(made["id"]) not in uses._waiting  # not within the minute
+    assert str(made["id"]) not in uses.waiting  # not within the minute
+
+
+def uses_of(database: AsyncEngine) -> Aside:
+    """As each API process has it."""
+    return AccessCache(database, PEPPER).uses
 
 
 async def test_two_processes_write_one_use_a_minute_and_a_store_that_is_away_loses_none(world: World) -> None:
     made = await new_key(world, "used-twice")
-    one, two = KeyUses(world.database), KeyUses(world.database)
+    one, two = uses_of(world.database), uses_of(world.database)
     async with opened("postgresql://nobody@127.0.0.1:1/none") as away:
-        lost = KeyUses(away)
+        lost = uses_of(away)
         lost.note(str(made["id"]))
         await lost.write()
-        assert str(made["id"]) in lost._waiting
+        assert str(made["id"]) in lost.waiting
     for uses in (one, two):
         uses.note(str(made["id"]))
         await uses.write()

@@ -21,6 +21,7 @@ from services.submit import submit
 from services.tend import expire, forget_keys, purge, rescue
 from storage.money_tables import ledger_entries
 from storage.records import Caller, Claim, Ending, Held, NewTask, Task
+from storage.retention import Periods
 from storage.tables import attempts, grants
 from tests.support.seeds import MODEL, TARIFF, end_lease, new_task, opened, seed_caller, seed_task
 
@@ -375,8 +376,8 @@ async def test_purging_deletes_bodies_and_keeps_the_row_and_its_cost(
 ) -> None:
     new = await seed_task(database, caller)
     await settle(database, [completed(await claimed(database, new))])
-    assert await purge(database, retention_s=3600.0, limit=10) == 0
-    assert await purge(database, retention_s=0.0, limit=10) == 1
+    assert await purge(database, Periods(3600.0, 0.0, 0.0), hash_key=b"", limit=10) == []
+    assert await purge(database, Periods(0.0, 0.0, 0.0), hash_key=b"", limit=10) == [new.id]
     task = await read(database, new)
     assert (task.purged, task.cost_usd_micros) == (True, 2)
     assert await read_response(database, new.id) is None

@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.retention import Retention
+from runtime.settings import Settings
 from services.cancel import cancel
 from services.look_up import look_up
 from services.recall import delete_response, find_response, list_turns, read_exchange
@@ -43,20 +44,22 @@ async def response(
 async def test_what_is_deleted_or_not_stored_is_purged_once_its_task_has_ended(
     database: AsyncEngine, caller: Caller, streams_url: str, stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("control.retention._ANSWERED_S", 0.0)
+    monkeypatch.setattr("control.retention._DELIVERED_S", 0.0)
     async with Redis.from_url(streams_url) as redis:
         streams = EventStreams(redis, "hr", 60.0)
-        tick = Retention(database, streams, retention_s=3600.0, keys_s=3600.0)
+        url = "redis://not-used"
+        settings = Settings(database_url=url, broker_url=url, streams_url=url, key_pepper="pepper")
+        tick = Retention(database, streams, settings=settings)
         kept, _ = await response(database, caller)
         response_id, task_id = await response(database, caller, stored=stored)
         if stored:
             assert await delete_response(database, caller.tenant_id, response_id) == task_id
         assert await delete_response(database, caller.tenant_id, response_id) is None
         assert await find_response(database, caller.tenant_id, response_id) is None
-        assert (await tick())["responses"] == 0  # its task runs yet
+        assert (await tick())["purged"] == 0  # its task runs yet
         await cancel(database, caller.tenant_id, task_id)
         await streams.put_result(task_id, "secret")
-        assert (await tick())["responses"] == 1
+        assert (await tick())["purged"] == 1
         assert await streams.get_result(task_id) is None
     assert await read_exchange(database, task_id) is None
     task = await look_up(database, caller.tenant_id, task_id)
