@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.admin import app as admin_app
+from cli.admin.connect import KeyFile
 from cli.batch_commands import app as batch_app
 from cli.queue import queue
+from cli.target import LOCAL, Api, Data
 from cli.tasks import cancel, result, submit, tail
 from cli.usage import usage
 
@@ -284,6 +286,36 @@ def bench(
     import bench.main
 
     raise typer.Exit(bench.main.run(name, json=json, quick=quick, engine=engine, data=data))
+
+
+@app.command()
+def apply(
+    file: Annotated[
+        Path, typer.Option("--file", "-f", help="What the deployment is to be; see docs/tenants.md.")
+    ],
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", "--diff", help="Only show what would change: exit code 2 if anything."),
+    ] = False,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune", help="Take away grants and keys of tenants in the file that it doesn't name."
+        ),
+    ] = False,
+    keys_dir: Annotated[
+        Path, typer.Option(help="Where keys that are made go, one a file, readable by their owner only.")
+    ] = Path("keys"),
+    api: Api = None,
+    key_file: KeyFile = None,
+    data: Data = LOCAL,
+) -> None:
+    """Make tenants, keys, grants and models what a file says; show what differs."""
+    import cli.apply
+    from cli.admin.connect import Where
+
+    where = Where(api, key_file, data)
+    raise typer.Exit(cli.apply.apply(file, where, dry_run=dry_run, prune=prune, keys_dir=keys_dir))
 
 
 def _settings(**given: Any) -> "Settings":

@@ -6,11 +6,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 Object = dict[str, Any]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        help="Holds an administrator's key. Default: the local stack's.",
+        envvar="HEADRACE_ADMIN_KEY_FILE",
+    ),
+]
 
 
 class AdminError(Exception):
@@ -33,6 +41,9 @@ class Where:
     def find(self) -> tuple[str, str]:
         """Return the API's URL and a key. Raises: AdminError."""
         url, file = self.api, self.key_file
+        if url is not None and file is None:
+            # the local stack's key is for the local stack: another server must not be shown it
+            raise AdminError(f"{url} needs a key: --key-file or HEADRACE_ADMIN_KEY_FILE")
         if url is None or file is None:
             from cli.stack.folder import DataFolder
 

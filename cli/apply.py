@@ -1,0 +1,79 @@
+"""`headrace apply`: make tenants, keys, grants and models what a file says they are."""
+
+import sys
+from pathlib import Path
+
+import yaml
+
+from cli.admin.connect import Admin, AdminError, Object, Where
+from cli.plan import Current, Step, plan
+from cli.private_file import can_write, write_private
+from schemas.errors import RequestError
+from schemas.platform import Platform
+from schemas.requests import validate
+
+APPLIED, REFUSED, WOULD_CHANGE = 0, 1, 2  # exit codes
+
+
+def apply(file: Path, where: Where, *, dry_run: bool, prune: bool, keys_dir: Path) -> int:
+    """Show what differs, and make it so unless `dry_run`; return the exit code."""
+    try:
+        wanted = read_platform(file)
+        admin = Admin(*where.find())
+        try:
+            steps = plan(wanted, _read_current(admin), prune=prune)
+            for step in steps:
+                if not dry_run:
+                    _do(admin, step, keys_dir)
+                print(step)
+        finally:
+            admin.close()
+    except AdminError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return REFUSED
+    done = "would be made" if dry_run else "made"
+    print(f"{len(steps)} changes {done}" if steps else "nothing to change")
+    return WOULD_CHANGE if dry_run and steps else APPLIED
+
+
+def read_platform(file: Path) -> Platform:
+    """Read and validate the file. Raises: AdminError naming the field."""
+    try:
+        parsed = yaml.safe_load(file.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise AdminError(f"{file}: {error}") from error
+    if not isinstance(parsed, dict):
+        raise AdminError(f"{file}: must be a mapping with `models` and `tenants`")
+    try:
+        return validate(Platform, parsed)
+    except RequestError as error:
+        raise AdminError(f"{file}: {error.message}") from error
+
+
+def _read_current(admin: Admin) -> Current:
+    tenants = {one["id"]: one for one in admin.list("/tenants")}
+    names = {tenant_id: tenant["name"] for tenant_id, tenant in tenants.items()}
+    keys: dict[tuple[str, str], Object] = {}
+    for key in admin.list("/keys", in_force=True, order="asc"):
+        if key["replaced_by"] is None:  # its successor is what the name stands for
+            keys[names[key["tenant_id"]], key["name"]] = key
+    return Current(
+        models={one["id"]: one for one in admin.list("/models")},
+        tenants={tenant["name"]: tenant for tenant in tenants.values()},
+        grants={(names[one["tenant_id"]], one["model"]): one for one in admin.list("/grants")},
+        keys=keys,
+    )
+
+
+def _do(admin: Admin, step: Step, keys_dir: Path) -> None:
+    if step.makes_key is None:
+        admin.call(step.method, step.path, step.body)
+        return
+    file = keys_dir / step.makes_key
+    try:
+        # before the key is made: it can't be seen again
+        keys_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        can_write(file)
+    except OSError as error:
+        raise AdminError(f"{step.what} is not made, it could not be kept: {error}") from error
+    write_private(file, admin.call(step.method, step.path, step.body)["key"] + "\n")
