@@ -6,6 +6,7 @@ import sys
 import orjson
 import structlog
 
+from core.secrets import HIDDEN, is_secret_name, scrub
 from runtime.settings import Settings
 
 # What these say of every message or request, one line a finished task says better.
@@ -47,9 +48,7 @@ def configure_logs(settings: Settings, *, process: str) -> None:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 name_process,
-                structlog.processors.JSONRenderer(
-                    lambda value, **_: orjson.dumps(value, default=str).decode()
-                ),
+                structlog.processors.JSONRenderer(_encode),
             ],
         )
     )
@@ -58,3 +57,9 @@ def configure_logs(settings: Settings, *, process: str) -> None:
     root.setLevel(level)
     for noisy in _TOLD_ELSEWHERE:
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _encode(event: structlog.types.EventDict, **_: object) -> str:
+    """Encode a line without the secrets that an exception or a dependency's message may have brought in."""
+    shown = {name: HIDDEN if is_secret_name(name) else value for name, value in event.items()}
+    return scrub(orjson.dumps(shown, default=str).decode())
