@@ -23,10 +23,11 @@ from services.attempt import Holder, claim, settle
 from services.manage_tenants import change_tenant
 from services.submit import submit
 from services.tend import purge
+from storage.batch_tables import batch_items
 from storage.records import Ending
 from storage.retention import Periods
 from storage.streams import EventStreams
-from tests.security.seeds import OPERATOR, World
+from tests.security.seeds import OPERATOR, SEEDS, World
 from tests.support.seeds import MODEL, PEPPER, new_task
 
 pytestmark = pytest.mark.usefixtures("http")  # `world.http`
@@ -165,3 +166,24 @@ async def test_redis_keeps_nothing_of_what_is_purged(
     assert (await Retention(world.database, streams, settings=settings)())["purged"] >= 1
     assert await streams.get_result(task_id) is None
     assert await streams.read(task_id) == []
+
+
+async def test_a_batchs_line_stays_until_its_results_have_it_and_is_delivered_by_that(world: World) -> None:
+    batch_id = await SEEDS["batch_id"](world)
+    kept, dropped = await ended_task(world), await ended_task(world, store=False)
+    async with world.database.begin() as connection:
+        for line, task_id in enumerate((kept, dropped), 1):
+            await connection.execute(
+                batch_items.insert().values(
+                    batch_id=batch_id, line=line, custom_id=str(line), task_id=task_id
+                )
+            )
+    for task_id in (kept, dropped):
+        await age(world, task_id, 100)
+    gone = await purged(world, retention_s=1.0, undelivered_s=1.0)
+    assert {kept, dropped}.isdisjoint(gone)  # nothing of a batch's results is lost to retention
+    async with world.database.begin() as connection:
+        written = batch_items.update().where(batch_items.c.batch_id == batch_id)
+        await connection.execute(written.values(part=1, outcome="completed"))
+    assert dropped in (gone := await purged(world))
+    assert kept not in gone
