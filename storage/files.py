@@ -116,7 +116,9 @@ async def list_files(
 
 _CONDEMN = sa.text("""
 UPDATE files SET state = 'deleted' WHERE id IN (
-  SELECT id FROM files WHERE (state = 'ready' AND expires_at <= now())
+  SELECT id FROM files f WHERE (state = 'ready' AND expires_at <= now())
+     OR (state = 'ready' AND created_at < (
+           SELECT now() - make_interval(secs => n.retention_s) FROM tenants n WHERE n.id = f.tenant_id))
      OR (state = 'writing' AND created_at < now() - make_interval(secs => :unfinished_s))
   LIMIT :limit FOR UPDATE SKIP LOCKED)
 """)
@@ -131,7 +133,7 @@ ORDER BY id LIMIT :limit
 
 
 async def condemn_files(connection: AsyncConnection, *, unfinished_s: float, limit: int) -> None:
-    """Mark what expired, and what was begun so long ago that nobody writes it any more, as deleted."""
+    """Mark as deleted what expired, is past its tenant's retention, or was begun and never finished."""
     await connection.execute(_CONDEMN, {"unfinished_s": unfinished_s, "limit": limit})
 
 

@@ -23,6 +23,7 @@ from services.attempt import Holder, claim, settle
 from services.manage_tenants import change_tenant
 from services.submit import submit
 from services.tend import purge
+from storage import files
 from storage.batch_tables import batch_items
 from storage.records import Ending
 from storage.retention import Periods
@@ -187,3 +188,27 @@ async def test_a_batchs_line_stays_until_its_results_have_it_and_is_delivered_by
         await connection.execute(written.values(part=1, outcome="completed"))
     assert dropped in (gone := await purged(world))
     assert kept not in gone
+
+
+async def test_a_tenants_files_go_by_its_retention_too(world: World) -> None:
+    file_id = await SEEDS["file_id"](world)
+
+    async def status() -> int:
+        headers = {"Authorization": f"Bearer {world.keys['read']}"}
+        return (await world.http.get(f"/v1/files/{file_id}", headers=headers)).status_code
+
+    async def condemn() -> None:
+        async with world.database.begin() as connection:
+            await files.condemn_files(connection, unfinished_s=LONG, limit=100)
+
+    async with world.database.begin() as connection:
+        aged = sa.text("UPDATE files SET created_at = created_at - interval '2 hours' WHERE id = :id")
+        await connection.execute(aged, {"id": file_id})
+    await condemn()
+    assert await status() == 200
+    await change_tenant(world.database, OPERATOR, "owner", {"retention_s": 3600.0}, of="")
+    try:
+        await condemn()
+    finally:
+        await change_tenant(world.database, OPERATOR, "owner", {"retention_s": None}, of="")
+    assert await status() == 404
