@@ -102,8 +102,8 @@ async def test_the_books_are_exact_after_an_engine_died_and_what_it_lost_is_free
 
 
 async def test_the_books_are_exact_after_a_storm_of_cancels(lab: Lab) -> None:
-    await lab.start_worker("w1")
-    run = Run(lab, count=150, max_tokens=200)
+    await lab.start_worker("w1", HEADRACE_MAX_NUM_SEQS="8")  # most of them wait when the storm comes
+    run = Run(lab, count=120, max_tokens=400)
     await run.begin()
     await lab.running_on("w1")
     headers = {"Authorization": f"Bearer {lab.api_key}"}
@@ -116,8 +116,8 @@ async def test_the_books_are_exact_after_a_storm_of_cancels(lab: Lab) -> None:
         "SELECT count(*) AS tasks, count(*) FILTER (WHERE l.cost_usd_micros > 0) AS paid FROM tasks t"
         " JOIN ledger_entries l ON l.task_id = t.id WHERE t.state = 'cancelled'"
     )[0]
-    assert cancelled.tasks > 100, "queued and running ones"
-    assert 5 <= cancelled.paid < cancelled.tasks, "those that had generated something pay for it"
+    assert cancelled.tasks > 60, "queued and running ones"
+    assert 1 <= cancelled.paid < cancelled.tasks, "those that had generated something pay for it"
     await check(lab)
 
 
