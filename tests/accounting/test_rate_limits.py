@@ -66,7 +66,7 @@ def client(lab: Lab, url: str) -> httpx.AsyncClient:
 
 
 async def test_two_processes_admit_the_configured_rate_together(lab: Lab) -> None:
-    per_minute, burst = 3000, 20
+    per_minute, burst = 600, 5  # less than a machine can ask for that has much else to do
     await limit(lab, requests_per_minute=per_minute, burst_requests=burst)
     lab.query("DELETE FROM task_payloads")
     lab.query("DELETE FROM tasks")
@@ -84,8 +84,8 @@ async def test_two_processes_admit_the_configured_rate_together(lab: Lab) -> Non
         "SELECT CAST(extract(epoch FROM created_at) AS float8) AS at FROM tasks ORDER BY created_at"
     )
     assert len(rows) == statuses[202]
-    # once the burst is spent the bucket is at its brim: by the database's clock one comes every 20 ms
-    admitted = [row.at for row in rows[burst + 5 :]]
+    # once the burst is spent the bucket is at its brim: by the database's clock one comes every 100 ms
+    admitted = [row.at for row in rows[burst + 2 :]]
     assert 60 / linear_regression(range(len(admitted)), admitted).slope == pytest.approx(per_minute, rel=0.01)
 
 
