@@ -18,6 +18,7 @@ from api import (
     events,
     files,
     health,
+    landing,
     metrics,
     models,
     openapi,
@@ -113,7 +114,7 @@ def create_app(settings: Settings) -> FastAPI:
     errors.install(app)
     openapi.install(app)
     openai = (chat, completions, responses, response_follow, models, files, batches)
-    for resource in (*openai, tasks, events, usage, webhooks, health, metrics, *admin.RESOURCES):
+    for resource in (*openai, tasks, events, usage, webhooks, health, metrics, landing, *admin.RESOURCES):
         app.include_router(resource.router)
     return app
 

@@ -15,14 +15,19 @@ router = APIRouter(tags=["health"])
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-@router.get("/metrics")
-async def read(request: Request) -> Response:
-    """Expose Prometheus metrics: to this machine, or to whoever has HEADRACE_METRICS_TOKEN where it is set."""
+def allowed(request: Request) -> bool:
+    """Say whether a caller may see how the deployment does."""
     token = state_of(request).settings.metrics_token
     peer = request.client.host if request.client else ""
     forwarded = any(name in request.headers for name in FORWARDED)
-    if not may_read(token, request.headers.get("authorization", ""), peer, forwarded=forwarded):
-        if token is not None:
+    return may_read(token, request.headers.get("authorization", ""), peer, forwarded=forwarded)
+
+
+@router.get("/metrics")
+async def read(request: Request) -> Response:
+    """Expose Prometheus metrics: to this machine, or to whoever has HEADRACE_METRICS_TOKEN where it is set."""
+    if not allowed(request):
+        if state_of(request).settings.metrics_token is not None:
             raise RequestError(
                 401,
                 "Metrics need the deployment's metrics token as a bearer.",

@@ -70,11 +70,17 @@ def flower(
         Path | None,
         typer.Option(help="Holds the password of user headrace.", envvar="HEADRACE_FLOWER_PASSWORD_FILE"),
     ] = None,
+    writable: Annotated[
+        bool,
+        typer.Option(
+            "--writable", help="Let it stop workers and revoke tasks.", envvar="HEADRACE_FLOWER_WRITABLE"
+        ),
+    ] = False,
 ) -> None:
-    """Watch Celery's workers and tasks in the browser."""
+    """Watch Celery's workers and tasks in the browser: read-only unless told otherwise."""
     import cli.flower
 
-    cli.flower.run(port, password_file, host=host)
+    cli.flower.run(port, password_file, host=host, writable=writable)
 
 
 @app.command()

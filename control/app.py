@@ -26,6 +26,7 @@ from runtime.metrics_server import serve_metrics
 from runtime.resources import open_blobs, open_celery, open_database, open_redis, open_streams
 from runtime.sending import WebhookSender
 from runtime.settings import Settings
+from runtime.tracing import open_tracer
 from storage.broker import Publisher
 from storage.credit import Ceilings
 from storage.depths import BrokerDepths
@@ -41,6 +42,7 @@ async def _serve(settings: Settings) -> None:
     redis, broker = open_redis(settings), open_redis(settings, settings.broker_url)
     streams = open_streams(settings, redis)
     blobs = open_blobs(settings)
+    tracer = open_tracer(settings, "control")
     retention = Retention(database, streams, settings=settings)
     ceilings = Ceilings(broker, settings.key_prefix)
     publisher = Publisher(open_celery(settings))
@@ -53,12 +55,12 @@ async def _serve(settings: Settings) -> None:
         Loop("recount", 2 * settings.tick_s, Recount(database, BrokerDepths(broker, settings.key_prefix))),
         Loop("expiry", settings.tick_s, Expiry(database, streams)),
         Loop("retention", _RETENTION_EVERY_S, retention),
-        *batch_loops(settings, database, blobs, streams, dispatch.wake),
+        *batch_loops(settings, database, blobs, streams, dispatch.wake, tracer),
         Loop("files", settings.tick_s, removal),
     ]
     loops.append(Loop("budgets", _BUDGETS_EVERY_S, Budgets(database)))
     sender = WebhookSender(private_allowed=settings.webhook_private)
-    webhooks = Webhooks(database, sender, settings.key_pepper.get_secret_value().encode())
+    webhooks = Webhooks(database, sender, settings.key_pepper.get_secret_value().encode(), tracer)
     loops.append(Loop("webhooks", settings.tick_s, webhooks))
     figures = Figures(database)
     loops.append(Loop("figures", _FIGURES_EVERY_S, figures, figures.rest))
@@ -84,6 +86,8 @@ async def _serve(settings: Settings) -> None:
     await broker.aclose()
     blobs.close()
     await database.dispose()
+    if tracer is not None:
+        await asyncio.to_thread(tracer.close)
 
 
 def control(settings: Settings) -> None:

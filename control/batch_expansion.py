@@ -9,7 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.batch_lines import Ready, first_tasks, items_and_tasks, make_ready, refuse
 from control.each import for_each
+from runtime import metrics
 from runtime.tokenizers import Tokenizers
+from runtime.tracing import ItemTrace, Tracer
 from schemas.errors import RequestError
 from services.authenticate import access_of
 from services.batch_input import read_window
@@ -32,9 +34,17 @@ class Limits:
 class BatchExpansion:
     """The expansion's tick."""
 
-    def __init__(self, database: AsyncEngine, blobs: Blobs, limits: Limits, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        database: AsyncEngine,
+        blobs: Blobs,
+        limits: Limits,
+        wake: Callable[[], None],
+        tracer: Tracer | None = None,
+    ) -> None:
         """`wake` tells the dispatcher that something waits."""
         self._database, self._blobs, self._limits, self._wake = database, blobs, limits, wake
+        self._tracer = tracer
         self._tokenizers = Tokenizers()
 
     async def __call__(self) -> Mapping[str, int]:
@@ -82,6 +92,8 @@ class BatchExpansion:
         self, batch: Batch, ready: Sequence[Ready], to_bytes: int, to_line: int, read_at: float
     ) -> None:
         items, tasks = items_and_tasks(batch, ready)
+        traces = [ItemTrace(self._tracer, batch.id) for _ in tasks]
+        tasks = [trace.carried_by(task) for trace, task in zip(traces, tasks, strict=True)]
         left_s = max(0.0, batch.left_s - (time.monotonic() - read_at))
         await expand_batch(
             self._database,
@@ -91,6 +103,10 @@ class BatchExpansion:
             items=items,
             new=[replace(task, deadline_s=left_s) for task in tasks],
         )
+        for trace in traces:
+            trace.admitted()
+        for task in tasks:
+            metrics.count_accepted(task.lane, task.caller.tenant_class)
         if tasks:
             self._wake()
 

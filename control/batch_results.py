@@ -9,6 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.each import for_each
 from core.batches import BatchState
+from core.traces import trace_of
+from runtime.tracing import BATCH, Span, Tracer
 from services.end_batch import end_batch
 from services.read_batches import batches_to, find_batch
 from services.write_results import PART_LINES, stop_tasks, write_ended, write_unstarted
@@ -24,9 +26,16 @@ class BatchResults:
     """The results' tick."""
 
     def __init__(
-        self, database: AsyncEngine, blobs: Blobs, streams: EventStreams, *, max_line_bytes: int
+        self,
+        database: AsyncEngine,
+        blobs: Blobs,
+        streams: EventStreams,
+        *,
+        max_line_bytes: int,
+        tracer: Tracer | None = None,
     ) -> None:
         self._database, self._blobs, self._streams = database, blobs, streams
+        self._tracer = tracer
         self._max_line_bytes = max_line_bytes
         self._written_at: dict[str, float] = {}  # monotonic, of each open batch's newest part
 
@@ -53,6 +62,8 @@ class BatchResults:
             if _is_done(current):
                 state = await end_batch(self._database, self._blobs, current)
                 log.info("batch_ended", batch_id=batch.id, state=state, lines=current.total)
+                if self._tracer is not None:
+                    self._tracer.emit([_span(current, str(state))])
                 return written
             if not count:
                 return written
@@ -99,3 +110,21 @@ class BatchResults:
 def _is_done(batch: Batch) -> bool:
     """Whether nothing is left to write: all lines are, or none was ever begun."""
     return batch.unwritten == 0 and (batch.expanded or batch.model is None)
+
+
+def _span(batch: Batch, state: str) -> Span:
+    """The batch's own span, which its items' traces link to."""
+    return Span(
+        BATCH,
+        trace_of(batch.id, BATCH, sampled=True),
+        int(batch.created_at.timestamp() * 1e9),
+        time.time_ns(),
+        attributes={
+            "headrace.batch.id": batch.id,
+            "headrace.tenant.id": batch.caller.tenant_id,
+            "gen_ai.request.model": batch.model,
+            "headrace.state": state,
+            "headrace.batch.lines": batch.total,
+            "headrace.batch.failed": batch.failed,
+        },
+    )

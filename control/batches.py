@@ -9,6 +9,7 @@ from control.batch_results import BatchResults
 from control.batch_validation import BatchValidation
 from control.loops import Loop
 from runtime.settings import Settings
+from runtime.tracing import Tracer
 from storage.blobs import Blobs
 from storage.streams import EventStreams
 
@@ -17,7 +18,12 @@ _OFTEN = 4  # looks a tick: a small batch should not wait for the clock three ti
 
 
 def batch_loops(
-    settings: Settings, database: AsyncEngine, blobs: Blobs, streams: EventStreams, wake: Callable[[], None]
+    settings: Settings,
+    database: AsyncEngine,
+    blobs: Blobs,
+    streams: EventStreams,
+    wake: Callable[[], None],
+    tracer: Tracer | None,
 ) -> list[Loop]:
     """Validation, expansion, results. `wake` tells the dispatcher that something waits."""
     line_bytes = settings.max_body_bytes + _ENVELOPE_BYTES
@@ -25,11 +31,11 @@ def batch_loops(
     often_s = settings.tick_s / _OFTEN
     return [
         Loop("batch_validation", often_s, BatchValidation(database, blobs, max_line_bytes=line_bytes)),
-        Loop("batch_expansion", often_s, BatchExpansion(database, blobs, limits, wake)),
+        Loop("batch_expansion", often_s, BatchExpansion(database, blobs, limits, wake, tracer)),
         Loop(
             "batch_results",
             2 * often_s,
-            BatchResults(database, blobs, streams, max_line_bytes=line_bytes),
+            BatchResults(database, blobs, streams, max_line_bytes=line_bytes, tracer=tracer),
             counted=False,
         ),
     ]

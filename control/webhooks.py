@@ -5,15 +5,19 @@ At least once, under one id: a delivery that was claimed and not noted is sent a
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Mapping
 
 import structlog
+from opentelemetry.trace import SpanKind
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from core.traces import TraceContext
 from core.webhooks import Outcome, outcome_of, retry_in_s, secret_of
 from runtime import metrics
 from runtime.sending import TIMEOUT_S, WebhookSender
+from runtime.tracing import DELIVER, Span, Tracer
 from services.tell import claim_deliveries, note_try, queue_deliveries
 from storage.webhooks import Delivery, Tried
 
@@ -27,8 +31,10 @@ log = structlog.get_logger()
 class Webhooks:
     """The webhooks' tick: it starts deliveries, which go on beside it."""
 
-    def __init__(self, database: AsyncEngine, sender: WebhookSender, pepper: bytes) -> None:
-        self._database, self._sender, self._pepper = database, sender, pepper
+    def __init__(
+        self, database: AsyncEngine, sender: WebhookSender, pepper: bytes, tracer: Tracer | None = None
+    ) -> None:
+        self._database, self._sender, self._pepper, self._tracer = database, sender, pepper, tracer
         self._running: dict[asyncio.Task[None], str] = {}  # → its tenant
         self._ended: Counter[str] = Counter()
 
@@ -75,7 +81,37 @@ class Webhooks:
             return
         label = "delivered" if outcome is Outcome.DELIVERED else "dead" if retry_s is None else "retried"
         metrics.WEBHOOKS.labels(label).inc()
+        self._trace(delivery, tried, label)
         self._ended[label] += 1
+
+    def _trace(self, delivery: Delivery, tried: Tried, label: str) -> None:
+        """The try as a span of its task's trace; one that failed is kept whatever the sampling says."""
+        context = TraceContext.parse(delivery.traceparent)
+        if self._tracer is None or context is None or delivery.task_id is None:
+            return
+        if not context.sampled and label == "delivered":
+            return
+        ended_ns = time.time_ns()
+        error = None if label == "delivered" else str(tried.status_code or "no_answer")
+        span = Span(
+            DELIVER,
+            context.of_task(delivery.id, f"{DELIVER}.{delivery.attempts}"),
+            ended_ns - tried.duration_ms * 1_000_000,
+            ended_ns,
+            context,
+            SpanKind.CLIENT,
+            {
+                "headrace.task.id": delivery.task_id,
+                "headrace.tenant.id": delivery.tenant_id,
+                "headrace.delivery.id": delivery.id,
+                "headrace.delivery.attempt": delivery.attempts,
+                "http.request.method": "POST",
+                "http.response.status_code": tried.status_code,
+                "error.type": error,
+            },
+            error=error,
+        )
+        self._tracer.emit([span])
 
     async def _try(self, delivery: Delivery) -> tuple[Tried, float | None]:
         secrets = [secret_of(secret_id, self._pepper) for secret_id in delivery.secret_ids]

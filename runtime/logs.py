@@ -55,6 +55,7 @@ def configure_logs(settings: Settings, *, process: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    logging.captureWarnings(True)
     for noisy in _TOLD_ELSEWHERE:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

@@ -108,6 +108,7 @@ class Settings(BaseSettings):
         default=None, gt=0
     )  # bytes/s of the engine's memory; None: measured
 
+    flower_url: str | None = Field(default=None, pattern=r"^https?://")  # linked from the API's page
     # where spans go: "console", http://host:4318/v1/traces, grpc://host:4317; empty: nowhere
     trace_to: str = Field(default="", pattern=r"^(console|(https?|grpcs?)://.+)?$")
     trace_share: float = Field(default=0.05, ge=0, le=1)  # of new traces; failed and slow tasks always go

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
 from opentelemetry.sdk.resources import Resource
@@ -23,11 +23,12 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.types import AttributeValue
 
-from core.traces import TraceContext, in_share
+from core.traces import TraceContext, in_share, trace_of
 from runtime.settings import Settings
 from storage.records import NewTask
 
 ADMIT, QUEUE_WAIT, ATTEMPT = "admit", "queue_wait", "attempt"
+BATCH = "batch"  # a trace of its own, which its items' traces link to
 PREFILL, DECODE, SETTLE, DELIVER = "prefill", "decode", "settle", "deliver"
 _QUEUE_SPANS = 16_384  # waiting to be exported; more are dropped rather than kept
 _FLUSH_MS = 3000  # at the end of the process
@@ -161,6 +162,45 @@ class RequestTrace:
                     self._parent,
                     SpanKind.SERVER,
                     {**about, **self._about()},
+                )
+            ]
+        )
+
+
+class ItemTrace:
+    """One item of a batch: its task begins a trace of its own, linked to the batch's."""
+
+    def __init__(self, tracer: Tracer | None, batch_id: str) -> None:
+        self._tracer, self._batch_id = tracer, batch_id
+        self._began_ns = time.time_ns()
+        self._new: NewTask | None = None
+
+    def carried_by(self, new: NewTask) -> NewTask:
+        """Give the task its trace; without tracing it stays as it is."""
+        if self._tracer is None:
+            return new
+        trace_id = int.from_bytes(secrets.token_bytes(16)) or 1
+        context = TraceContext(trace_id, 1, in_share(trace_id, self._tracer.share)).of_task(new.id, ADMIT)
+        self._new = replace(new, traceparent=str(context))
+        return self._new
+
+    def admitted(self) -> None:
+        """The task is stored: end the span that made it."""
+        new = self._new
+        context = TraceContext.parse(new.traceparent) if new is not None else None
+        if self._tracer is None or new is None or context is None or not context.sampled:
+            return
+        about = about_task(new.id, new.lane.queue, new.lane.model, new.caller.tenant_id)
+        batch = trace_of(self._batch_id, BATCH, sampled=True)
+        self._tracer.emit(
+            [
+                Span(
+                    ADMIT,
+                    context,
+                    self._began_ns,
+                    time.time_ns(),
+                    attributes={**about, "headrace.batch.id": self._batch_id},
+                    links=[(batch, {"headrace.link": "batch"})],
                 )
             ]
         )

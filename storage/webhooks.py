@@ -40,6 +40,8 @@ class Delivery:
     body: str
     attempts: int
     secret_ids: Sequence[str]  # those in force
+    task_id: str | None = None  # None: it tells of something else
+    traceparent: str | None = None  # the task's
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ WITH RECURSIVE waiting AS (
 )
 UPDATE webhook_deliveries d SET attempts = attempts + 1, next_at = now() + make_interval(secs => :lease_s)
 FROM chosen WHERE d.id = chosen.id
-RETURNING d.id, d.tenant_id, d.url, d.body, d.attempts,
+RETURNING d.id, d.tenant_id, d.url, d.body, d.attempts, d.task_id,
+  (SELECT t.traceparent FROM tasks t WHERE t.id = d.task_id) AS traceparent,
   array(SELECT s.id FROM webhook_secrets s WHERE s.tenant_id = d.tenant_id
         AND (s.expires_at IS NULL OR s.expires_at > now()) ORDER BY s.id DESC) AS secret_ids
 """).bindparams(sa.bindparam("busy", type_=sa.ARRAY(sa.Text)))
@@ -121,7 +124,19 @@ async def claim(
     """Claim deliveries that are due, each tenant's oldest first, and count the try; none of `busy` tenants."""
     values = {"limit": limit, "per_tenant": per_tenant, "busy": list(busy), "lease_s": lease_s}
     rows = await connection.execute(_CLAIM, values)
-    return [Delivery(row.id, row.tenant_id, row.url, row.body, row.attempts, row.secret_ids) for row in rows]
+    return [
+        Delivery(
+            row.id,
+            row.tenant_id,
+            row.url,
+            row.body,
+            row.attempts,
+            row.secret_ids,
+            row.task_id,
+            row.traceparent,
+        )
+        for row in rows
+    ]
 
 
 _SETTLE = sa.text("""

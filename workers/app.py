@@ -277,7 +277,8 @@ def work(settings: Settings) -> int:
     bootsteps.install(app, reserved=rules.reserved > 0)
     worker = Worker(settings)
 
-    @app.task(name=TASK_NAME)  # type: ignore[untyped-decorator]
+    # `throws`: expected, so that Celery tells its watchers and writes no traceback
+    @app.task(name=TASK_NAME, throws=(attempt.TaskFailedError,))  # type: ignore[untyped-decorator]
     async def generate(task_id: str) -> None:
         await worker.run_task(task_id)
 

@@ -54,8 +54,12 @@ def _is_aborted(output: Output) -> bool:
     return any(delta.finish_reason == "abort" for delta in output.deltas)
 
 
+class TaskFailedError(Exception):
+    """A task ended as failed. For whoever watches Celery: the row has it all. Holds the reason alone, no text."""
+
+
 async def run(session: Session, task_id: str) -> None:
-    """Run the next attempt of a task, if it may run."""
+    """Run the next attempt of a task, if it may run. Raises: TaskFailedError once the task is settled so."""
     claiming = asyncio.ensure_future(session.claim(task_id))
     try:
         claim = await asyncio.shield(claiming)
@@ -79,6 +83,8 @@ async def run(session: Session, task_id: str) -> None:
     finally:
         if session.running.get(task_id) is attempt:
             del session.running[task_id]
+    if attempt.failed_by is not None:
+        raise TaskFailedError(attempt.failed_by.value)
 
 
 class Attempt:
@@ -90,6 +96,7 @@ class Attempt:
         self._record = Record(session.recorder, claim)
         self._body: dict[str, Any] = orjson.loads(claim.request)
         self._progress = Progress(claim.task_id, claim.attempt, (), url=claim.url)
+        self.failed_by: Failure | None = None  # the task ended as failed
         self.settling = False  # its row is being ended: a lease that is gone says nothing any more
         self._stop: str | None = None  # why the engine was told to stop: cancel, deadline, lost
         self._stopped = asyncio.Event()
@@ -357,5 +364,7 @@ class Attempt:
             return
         if ended is not state:  # a cancel came first
             ending = replace(ending, state=ended, failure=None, failure_message=None)
+        if ending.state is TaskState.FAILED:
+            self.failed_by = ending.failure
         await announce(self._session, claim, progress, ending)
         self._record.ended(ending, progress.text)

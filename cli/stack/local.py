@@ -247,6 +247,7 @@ class LocalStack:
                 "HEADRACE_WEBHOOK_PRIVATE": "true",  # receivers are on this machine too
                 "HEADRACE_API_HOST": LOOPBACK,
                 "HEADRACE_API_PORT": str(ports["api"]),
+                "HEADRACE_FLOWER_URL": f"http://{LOOPBACK}:{ports['flower']}",
                 "HEADRACE_ENGINE": self.options.engine,
                 "HEADRACE_FILES_URL": str(folder.path / "files"),
                 "HEADRACE_FLOWER_PASSWORD_FILE": str(folder.secret_file("flower-password")),

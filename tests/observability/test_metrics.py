@@ -83,7 +83,7 @@ async def test_the_control_process_says_that_it_leads_and_what_its_loops_do(
 ) -> None:
     found = await scrape(deterministic_stack, "control")
     assert found.value("headrace_control_leading") == 1
-    for loop in ("rescue", "outbox", "recount", "expiry", "figures"):
+    for loop in ("rescue", "dispatch", "recount", "expiry", "figures"):
         assert found.value("headrace_control_ticks_total", loop=loop, outcome="ok") > 0, loop
         assert found.value("headrace_control_ticks_total", loop=loop, outcome="failed") == 0, loop
 

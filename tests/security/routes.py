@@ -41,6 +41,7 @@ class Row:
 NO_BODY = 415  # the edge got as far as the body: who may not call never does
 
 ROWS = [
+    Row("GET", "/", PUBLIC, 200),
     Row("GET", "/healthz", PUBLIC, 200),
     Row("GET", "/readyz", PUBLIC, 200),
     Row("GET", "/metrics", PUBLIC, 200),  # to this machine only, or by a token of its own
