@@ -1,5 +1,6 @@
 """One trace a task, as a collector gets it."""
 
+import json
 import time
 from dataclasses import dataclass
 
@@ -7,9 +8,11 @@ import httpx
 import pytest
 
 from cli.client import Client, chat_body
-from core.traces import TraceContext, span_id_of
+from core.traces import TraceContext, span_id_of, trace_of
 from tests.support.otlp import Otlp, Received
+from tests.support.receiver import Receiver
 from tests.support.stacks import SharedStack
+from tests.support.waiting import eventually
 
 CALLERS = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 PHASES = ("prefill", "decode", "settle")
@@ -129,3 +132,65 @@ async def test_a_refused_request_has_an_error_and_no_text_in_its_trace(
     assert attempt.error == "request_rejected"
     assert attempt.attributes["error.type"] == "request_rejected"
     assert not any("fault:refuse" in span.raw for span in spans)
+
+
+async def test_the_delivery_of_a_webhook_belongs_to_the_tasks_trace(
+    deterministic_stack: SharedStack, otlp: Otlp
+) -> None:
+    stack = deterministic_stack
+    async with (
+        Receiver() as receiver,
+        httpx.AsyncClient(base_url=stack.api_url, headers=stack.headers, timeout=30) as client,
+    ):
+        assert (await client.post("/v1/webhooks/secrets", json={})).status_code == 201
+        asked = {
+            "url": "/v1/chat/completions",
+            "body": chat_body(stack.model, "Tell me when it is done.", max_tokens=4),
+            "webhook": receiver.url,
+        }
+        answer = await client.post("/v1/tasks", json=asked)
+        await receiver.received(1)
+    spans = await otlp.trace(answer.headers["X-Headrace-Trace-Id"], *ALL, "deliver")
+    by_name = {span.name: span for span in spans}
+    deliver = by_name["deliver"]
+    assert deliver.service == "headrace-control"
+    assert deliver.parent_id == by_name["admit"].span_id
+    assert deliver.attributes["http.response.status_code"] == 200
+    assert deliver.start_ns >= by_name["attempt"].start_ns
+
+
+async def test_items_of_a_batch_link_to_the_batch(deterministic_stack: SharedStack, otlp: Otlp) -> None:
+    stack = deterministic_stack
+    lines = [
+        {
+            "custom_id": f"line-{number}",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": chat_body(stack.model, f"Line {number}.", max_tokens=4),
+        }
+        for number in range(3)
+    ]
+    async with httpx.AsyncClient(base_url=stack.api_url, headers=stack.headers, timeout=30) as client:
+        content = "\n".join(json.dumps(line) for line in lines).encode()
+        stored = await client.post(
+            "/v1/files", data={"purpose": "batch"}, files={"file": ("input.jsonl", content)}
+        )
+        asked = {
+            "input_file_id": stored.json()["id"],
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+        }
+        batch_id = (await client.post("/v1/batches", json=asked)).json()["id"]
+    whole = trace_of(batch_id, "batch", sampled=True)
+    (batch,) = await otlp.trace(whole.trace_id_hex, "batch", within_s=40)
+    assert batch.attributes["headrace.batch.lines"] == 3
+
+    def items() -> list[Received]:
+        admits = [span for span in otlp.spans if span.name == "admit"]
+        return [span for span in admits if span.attributes.get("headrace.batch.id") == batch_id]
+
+    await eventually(lambda: len(items()) == 3, what="the items' spans")
+    assert len({item.trace_id for item in items()}) == 3
+    for item in items():
+        assert item.links == [(batch.trace_id, batch.span_id, {"headrace.link": "batch"})]
+        await otlp.trace(item.trace_id, *ALL)
