@@ -58,7 +58,7 @@ async def accept(
         metrics.count_accepted(new.lane, new.caller.tenant_class)
         state.publisher.put(Outgoing(new.id, new.lane, new.traceparent))
         if request_trace is not None:
-            request_trace.admitted(new)
+            request_trace.admitted(new, accepted.created_at)
     else:
         await put_back(state, new)
     return accepted

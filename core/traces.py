@@ -15,6 +15,7 @@ from typing import Self
 
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _LOW = (1 << 64) - 1
+_SAME_CLOCK_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,14 @@ def trace_of(owner_id: str, name: str, *, sampled: bool) -> TraceContext:
     """The context of what begins a trace of its own and must be named before it is made: a batch."""
     trace_id = int.from_bytes(sha256(f"trace:{owner_id}".encode()).digest()[:16]) or 1
     return TraceContext(trace_id, span_id_of(owner_id, name), sampled)
+
+
+def by_one_clock(theirs_ns: int, ours_ns: int) -> int:
+    """Return a moment that another machine noted, or our own where the two clocks are clearly not one.
+
+    Spans that meet at a moment that both sides have noted leave no gap between them.
+    """
+    return theirs_ns if abs(theirs_ns - ours_ns) < _SAME_CLOCK_NS else ours_ns
 
 
 def in_share(trace_id: int, share: float) -> bool:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from importlib.metadata import version
 
 from opentelemetry.sdk.resources import Resource
@@ -23,7 +24,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.types import AttributeValue
 
-from core.traces import TraceContext, in_share, trace_of
+from core.traces import TraceContext, by_one_clock, in_share, trace_of
 from runtime.settings import Settings
 from storage.records import NewTask
 
@@ -146,8 +147,8 @@ class RequestTrace:
         sampled = self._tracer is not None and in_share(trace_id, self._tracer.share)
         return TraceContext(trace_id, 1, sampled).of_task(task_id, ADMIT)
 
-    def admitted(self, new: NewTask) -> None:
-        """The task is stored: end the request's span."""
+    def admitted(self, new: NewTask, created_at: datetime) -> None:
+        """The task is stored: the request's span ends when its row says that it was, where its wait begins."""
         self.task = TraceContext.parse(new.traceparent)
         if self.task is None or self._tracer is None or not self.task.sampled:
             return
@@ -158,7 +159,7 @@ class RequestTrace:
                     ADMIT,
                     self.task,
                     self._began_ns,
-                    time.time_ns(),
+                    by_one_clock(int(created_at.timestamp() * 1e9), time.time_ns()),
                     self._parent,
                     SpanKind.SERVER,
                     {**about, **self._about()},

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from opentelemetry.trace import SpanKind
 
 from core.ids import created_ms
-from core.traces import TraceContext
+from core.traces import TraceContext, by_one_clock
 from runtime.tracing import (
     ADMIT,
     ATTEMPT,
@@ -112,11 +112,14 @@ def _phases(turns: Turns) -> list[Phase]:
 
 
 def _queue_wait(claim: Claim, request: TraceContext, claimed_ns: int, common: Attributes) -> Span:
-    """By the database's clock, which saw both ends of it."""
+    """From the row's acceptance, by the database's clock."""
+    accepted_ns = by_one_clock(
+        int(claim.created_at.timestamp() * 1e9), claimed_ns - int(claim.waited_s * 1e9)
+    )
     return Span(
         QUEUE_WAIT,
         request.of_task(claim.task_id, QUEUE_WAIT),
-        claimed_ns - int(claim.waited_s * 1e9),
+        accepted_ns,
         claimed_ns,
         request,
         SpanKind.INTERNAL,

@@ -56,7 +56,10 @@ def check_tree(streamed: Streamed, spans: list[Received], output_tokens: int) ->
     within_s = sum(by_name[name].took_s for name in PHASES)
     assert within_s == pytest.approx(attempt.took_s, abs=1e-6)
     total_s = admit.took_s + by_name["queue_wait"].took_s + attempt.took_s
-    assert total_s == pytest.approx(streamed.took_s, abs=max(0.005, 0.02 * streamed.took_s))
+    whole_s = (attempt.end_ns - admit.start_ns) / 1e9
+    assert total_s == pytest.approx(whole_s, abs=max(0.005, 0.02 * whole_s)), (
+        "a gap between spans, or an overlap"
+    )
 
     marks = [about["gen_ai.usage.output_tokens"] for name, _, about in by_name["decode"].events]
     assert marks == list(range(32, output_tokens + 1, 32))
@@ -68,24 +71,35 @@ def check_tree(streamed: Streamed, spans: list[Received], output_tokens: int) ->
     assert (admit.trace_id, admit.span_id, {"headrace.link": "request"}) in attempt.links
 
 
+async def check_calls(stack: SharedStack, otlp: Otlp, prompt: str, output_tokens: int) -> None:
+    """Every call's spans follow one another without a gap, and are what its caller waited for.
+
+    The caller shares the machine with other tests, and waits for them too: one undisturbed call is enough.
+    """
+    body = chat_body(stack.model, prompt, max_tokens=output_tokens) | {"stream": True, "ignore_eos": True}
+    unseen_s = []
+    for _ in range(5):
+        streamed = await stream(stack, body)
+        spans = await otlp.trace(streamed.trace_id, *ALL)
+        check_tree(streamed, spans, output_tokens)
+        told_s = sum(span.took_s for span in spans if span.name in ("admit", "queue_wait", "attempt"))
+        unseen_s.append(abs(streamed.took_s - told_s))
+        if unseen_s[-1] <= max(0.005, 0.02 * streamed.took_s):
+            return
+    raise AssertionError(f"callers waited for what no span tells: {unseen_s} s")
+
+
 async def test_a_streamed_task_is_one_trace_whose_times_add_up(
     deterministic_stack: SharedStack, otlp: Otlp
 ) -> None:
-    stack = deterministic_stack
-    body = chat_body(stack.model, "Trace me.", max_tokens=150) | {"stream": True, "ignore_eos": True}
-    streamed = await stream(stack, body)
-    check_tree(streamed, await otlp.trace(streamed.trace_id, *ALL), 150)
+    await check_calls(deterministic_stack, otlp, "Trace me.", 150)
 
 
 @pytest.mark.vllm
 async def test_a_streamed_task_of_the_real_model_is_one_trace_whose_times_add_up(
     vllm_stack: SharedStack, otlp: Otlp
 ) -> None:
-    stack = vllm_stack
-    body = chat_body(stack.model, "Tell me a story.", max_tokens=100) | {"stream": True, "ignore_eos": True}
-    streamed = await stream(stack, body)
-    spans = await otlp.trace(streamed.trace_id, *ALL)
-    check_tree(streamed, spans, 100)
+    await check_calls(vllm_stack, otlp, "Tell me a story.", 100)
 
 
 async def test_the_callers_trace_is_continued_and_named_in_the_answer(
