@@ -21,6 +21,7 @@ NAMES = (
     "raw",
     "recovery",
     "serve",
+    "telemetry",
 )  # fmt: skip
 
 # of which each takes real inputs from a folder that is named to it

@@ -92,6 +92,11 @@ class Stack:
         return self._folder / "models" / self.model
 
     @property
+    def metrics_urls(self) -> list[str]:
+        """/metrics of each process."""
+        return [str(url) for url in self._run["metrics_urls"].values()]
+
+    @property
     def environment(self) -> dict[str, str]:
         """HEADRACE_* of the stack's processes, for a process that is to be set up as its worker is."""
         given = {str(name): str(value) for name, value in self._run["environment"].items()}
