@@ -126,14 +126,16 @@ def test_commands_need_no_more_than_the_folder(
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
     environment[SECRETS_DIR_VARIABLE] = str(folder)
     headrace = [str(compose.ROOT / ".venv" / "bin" / "headrace")]
-    key = tmp_path / "default"
     for name in ("migrate", "bootstrap"):
         words = inner(compose.services()[name]["command"])[1:]
-        words = [str(key) if word == "/keys/default" else word for word in words]
+        words = [word.replace("/keys", str(tmp_path)) for word in words]
         subprocess.run([*headrace, *words], check=True, env=environment, cwd=tmp_path, timeout=60)
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("default", "admin")} == {0o600}
     with psycopg.connect(empty_database_url) as connection:
-        assert connection.execute("select name from tenants").fetchall() == [("default",)]
+        assert connection.execute("select name from tenants order by name").fetchall() == [
+            ("default",),
+            ("operator",),
+        ]
 
 
 def test_valkey_as_composed_takes_the_password_keeps_data_and_evicts_nothing(
