@@ -21,7 +21,7 @@ from control.rescue import Rescue
 from control.retention import Retention
 from control.webhooks import Webhooks
 from runtime import metrics
-from runtime.logs import configure_logs
+from runtime.logs import configure_logs, say_ready
 from runtime.metrics_server import serve_metrics
 from runtime.resources import open_blobs, open_celery, open_database, open_redis, open_streams
 from runtime.sending import WebhookSender
@@ -71,7 +71,7 @@ async def _serve(settings: Settings) -> None:
     running = [asyncio.create_task(leader.campaign())]
     running.append(asyncio.create_task(dispatch.listen()))
     running += [asyncio.create_task(run_loop(loop, leader)) for loop in loops]
-    log.info("ready")
+    say_ready("control")
     await stopping.wait()
     for task in running:
         task.cancel()

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from datetime import UTC, datetime
 
 import orjson
 import structlog
@@ -64,3 +65,11 @@ def _encode(event: structlog.types.EventDict, **_: object) -> str:
     """Encode a line without the secrets that an exception or a dependency's message may have brought in."""
     shown = {name: HIDDEN if is_secret_name(name) else value for name, value in event.items()}
     return scrub(orjson.dumps(shown, default=str).decode())
+
+
+def say_ready(process: str, **facts: str) -> None:
+    """Write the line that the process serves now, whatever the log level: supervisors wait for it."""
+    now = datetime.now(UTC).isoformat()
+    line = {"event": "ready", "level": "info", "timestamp": now, "process": process, **facts}
+    sys.stdout.write(orjson.dumps(line).decode() + "\n")
+    sys.stdout.flush()

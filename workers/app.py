@@ -14,7 +14,7 @@ import structlog
 from core.health import Health, Transition
 from core.lanes import LengthClass, Priority, lanes_of, parse_length_classes
 from core.slots import SlotRules, default_ceilings, default_reserved
-from runtime.logs import configure_logs
+from runtime.logs import configure_logs, say_ready
 from runtime.metrics_server import serve_metrics
 from runtime.publishing import PublishingThread
 from runtime.resources import open_celery, open_credit, open_database, open_redis, open_streams
@@ -106,7 +106,7 @@ class Worker:
             duty(self._pacer().keep()),
         ]
         self._state = "ready"
-        log.info("ready", model=settings.model, engine=self._engine.info.kind)
+        say_ready("worker", model=settings.model, engine=self._engine.info.kind)
 
     def _health_changed(self, presence: Presence, change: Transition) -> None:
         presence.health_changed(change)

@@ -5,6 +5,9 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+import psutil
 
 from cli.stack.supervisor import Running
 
@@ -24,7 +27,16 @@ def blocking(is_ready: Callable[[], bool]) -> Probe:
 
 
 def http(url: str, *statuses: int) -> Probe:
-    """Ready when a GET is answered with one of these statuses."""
+    """Ready when a GET is answered with one of these statuses, and by this very child.
+
+    Of two stacks that start at once both may have found the same port free: the one that came second must not take
+    the other's answers for its own.
+    """
+    port = urlsplit(url).port
+    assert port is not None
+
+    async def probe(running: Running) -> bool:
+        return await asyncio.to_thread(lambda: answers() and listens(running.process.pid, port))
 
     def answers() -> bool:
         try:
@@ -35,7 +47,18 @@ def http(url: str, *statuses: int) -> Probe:
         except OSError:
             return False
 
-    return blocking(answers)
+    return probe
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether a process, or one that it started, listens on a port."""
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+        found = [each for one in family for each in one.net_connections("inet")]
+    except psutil.Error:
+        return False
+    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in found)
 
 
 async def said_ready(running: Running) -> bool:

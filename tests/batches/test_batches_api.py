@@ -278,7 +278,9 @@ async def test_a_batch_past_its_window_expires_with_what_was_done(openai: AsyncO
     batch = await start(openai, slow(stack.model, 12), completion_window="7s")
     done = await ended(openai, batch.id)
     assert done.status == "expired" and done.expires_at == done.created_at + 7
-    assert done.expired_at is not None  # at the end of the window, or once no line that is left can be in time
+    assert (
+        done.expired_at is not None
+    )  # at the end of the window, or once no line that is left can be in time
     good = await results(openai, done.output_file_id)
     rest = await results(openai, done.error_file_id)
     assert sorted(line["custom_id"] for line in good + rest) == sorted(f"id-{i}" for i in range(12))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.stack.ports import free_port
+from cli.stack.probes import http
 from cli.stack.process import StackError
 from cli.stack.supervisor import Backoff, Child, Supervisor
 from tests.support.children import idle, said, script, stubborn
@@ -47,6 +49,22 @@ async def test_a_child_that_ends_before_it_is_ready_is_an_error_with_its_log(tmp
             Child(script("broken", tmp_path, "print('no such setting'); raise SystemExit(3)"), said("ready"))
         )
     await supervisor.stop()
+
+
+async def test_another_process_that_answers_at_a_childs_port_does_not_make_it_ready(tmp_path: Path) -> None:
+    """Two stacks that start at once may both have found a port free."""
+    port = free_port()
+    answering = (
+        "from http.server import HTTPServer, SimpleHTTPRequestHandler as Answer;"
+        f"HTTPServer(('127.0.0.1', {port}), Answer).serve_forever()"
+    )
+    probe = http(f"http://127.0.0.1:{port}/", 200)
+    others, ours = Supervisor(), Supervisor()
+    await others.start(Child(script("others", tmp_path, answering), probe))
+    with pytest.raises(StackError, match="idle not ready after"):
+        await ours.start(Child(idle("idle", tmp_path), probe, ready_timeout_s=0.3))
+    await ours.stop()
+    await others.stop()
 
 
 async def test_a_child_that_is_never_ready_is_an_error_and_is_stopped(tmp_path: Path) -> None:
