@@ -20,7 +20,7 @@ from cli import flower
 from cli.stack import model as demo_model
 from cli.stack import probes
 from cli.stack.folder import SECRETS, DataFolder, RunInfo, rotate
-from cli.stack.ports import LOOPBACK, preferred, require_free
+from cli.stack.ports import LOOPBACK, PortClaims
 from cli.stack.postgres import PostgresServer
 from cli.stack.process import Program
 from cli.stack.progress import Progress
@@ -56,6 +56,7 @@ class LocalStack:
         self.supervisor = Supervisor(self.progress.note, on_spawn=self._children_changed)
         self.model = demo_model.NAME if self.options.engine == "vllm" else "deterministic"
         self._run: RunInfo | None = None
+        self._claims = PortClaims()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -120,6 +121,7 @@ class LocalStack:
         await self.supervisor.stop()
         if self._run is not None:
             self.folder.remove_run()
+        self._claims.release()
         self.folder.unlock()
 
     async def _start(self) -> None:
@@ -216,8 +218,9 @@ class LocalStack:
         ports: dict[str, int] = {}
         for name in ("api", "flower", "postgres", "valkey", "control-metrics", "worker-metrics"):
             if port := wanted.get(name):
-                require_free(port, name)
-            ports[name] = port or preferred(saved.get(name), usual.get(name))
+                ports[name] = self._claims.require(port, name)
+            else:
+                ports[name] = self._claims.take(saved.get(name), usual.get(name))
         self.folder.save_ports(ports)
         return ports
 

@@ -1,7 +1,12 @@
 """Loopback ports: which is free."""
 
 import errno
+import fcntl
+import os
 import socket
+import tempfile
+from pathlib import Path
+from typing import TextIO
 
 from cli.stack.process import StackError
 
@@ -36,6 +41,47 @@ def require_free(port: int, name: str) -> None:
         raise StackError(f"{name}: port {port} on {LOOPBACK} is in use by another process")
 
 
-def preferred(*candidates: int | None) -> int:
-    """The first candidate that is free, else any free port."""
-    return next((port for port in candidates if port and is_free(port)), 0) or free_port()
+class PortClaims:
+    """Ports that a stack is going to use, until `release` or the end of this process.
+
+    A server binds its port seconds after it was found free; until then no other stack of this user takes it.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or Path(tempfile.gettempdir()) / f"headrace-ports-{os.getuid()}"
+        self._held: list[TextIO] = []
+
+    def take(self, *candidates: int | None) -> int:
+        """The first candidate that is free, else any free port."""
+        for port in candidates:
+            if port and self._claim(port):
+                return port
+        while True:
+            found = free_port()
+            if self._claim(found):
+                return found
+
+    def require(self, port: int, name: str) -> int:
+        """This port. Raises: StackError when it is taken."""
+        if not self._claim(port):
+            raise StackError(f"{name}: port {port} on {LOOPBACK} is in use by another process")
+        return port
+
+    def release(self) -> None:
+        """Give them back; idempotent."""
+        while self._held:
+            self._held.pop().close()
+
+    def _claim(self, port: int) -> bool:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        file = (self._folder / str(port)).open("a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return False
+        if not is_free(port):
+            file.close()
+            return False
+        self._held.append(file)
+        return True
