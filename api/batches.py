@@ -1,19 +1,18 @@
 """/v1/batches: create, list, retrieve, cancel."""
 
-from typing import Annotated
-
 import orjson
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from api.accept import refusal_of
 from api.auth import Caller
 from api.batch_object import batch_object
-from api.body import read_json
+from api.body import read_json, takes
 from api.files import find as find_file
 from api.files import page_object
 from api.idempotency import idempotency_of
 from api.json import JsonResponse
+from api.queries import PageSize
 from api.state import ApiState, state_of
 from core.files import Purpose
 from core.ids import looks_like_id
@@ -48,12 +47,7 @@ async def find(state: ApiState, access: Caller, batch_id: str) -> Batch:
 
 @router.post(
     "/v1/batches",
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": BatchCreate.model_json_schema()}},
-        }
-    },
+    openapi_extra=takes(BatchCreate),
 )
 async def create(request: Request, access: Caller) -> Response:
     """Accept a batch; its input is validated next, and its lines as they come to run."""
@@ -94,7 +88,7 @@ def _told(batch: Batch) -> Earlier:
 async def list_(
     request: Request,
     access: Caller,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    limit: PageSize = 20,
     after: str | None = None,
 ) -> Response:
     """List the tenant's batches, newest first."""
