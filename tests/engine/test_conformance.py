@@ -311,20 +311,23 @@ async def test_a_grammar_that_cant_be_followed_is_refused_by_name(
 async def test_output_follows_a_schema_and_a_forced_tool_is_called(engine: Engine) -> None:
     schema = {
         "type": "object",
-        "properties": {"big": {"type": "boolean"}},
-        "required": ["big"],
+        "properties": {"size": {"type": "string", "enum": ["big", "small"]}},
+        "required": ["size"],
         "additionalProperties": False,
     }
     form = {"type": "json_schema", "json_schema": {"name": "size", "schema": schema}}
     tool = {"type": "function", "function": {"name": "size", "parameters": schema, "strict": True}}
     named = {"type": "function", "function": {"name": "size"}}
-    shaped = await run(engine, request(chat(response_format=form), max_tokens=40))
-    forced = await run(engine, request(chat(tools=[tool], tool_choice=named), max_tokens=40))
-    some = await run(engine, request(chat(tools=[tool], tool_choice="required"), max_tokens=80))
-    assert set(json.loads(shaped.only.text)) == {"big"}
+    shaped = await run(engine, request(chat(response_format=form), max_tokens=200))
+    forced = await run(engine, request(chat(tools=[tool], tool_choice=named), max_tokens=200))
+    some = await run(engine, request(chat(tools=[tool], tool_choice="required"), max_tokens=200))
+    assert set(json.loads(shaped.only.text)) == {"size"}
     for result, finish in ((forced, "stop"), (some, "tool_calls")):
         call = result.only.calls[0]
-        assert (call["function"]["name"], set(json.loads(call["function"]["arguments"]))) == ("size", {"big"})
+        assert (call["function"]["name"], set(json.loads(call["function"]["arguments"]))) == (
+            "size",
+            {"size"},
+        )
         assert call["id"]
         assert not result.only.text.strip()
         assert result.only.finish == finish
