@@ -81,6 +81,8 @@ async def test_the_books_are_exact_after_a_worker_was_killed(lab: Lab) -> None:
     run = Run(lab)
     await run.begin()
     await lab.running_on("w1")
+    noted = "SELECT count(*) FROM tasks WHERE state = 'in_progress' AND worker = 'w1' AND engine_us > 0"
+    await eventually(lambda: lab.query(noted)[0][0] > 0, what="w1 told what it used, as it renews its leases")
     await victim.kill()
     await run.finish()
     await run.check()

@@ -60,7 +60,8 @@ class Shell:
         self._variables.touch()
         (folder / ".headrace").symlink_to(stack.data)
         command = folder / "headrace"
-        command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m cli "$@"\n')
+        root, python = shlex.quote(str(ROOT)), shlex.quote(sys.executable)
+        command.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {python} -m cli "$@"\n')
         command.chmod(0o755)
 
     def run(self, block: Block) -> str:

@@ -53,7 +53,10 @@ async def test_the_ids_sent_spell_the_text_sent_at_every_item(
     seen = Result()
     for output in result.outputs:
         seen.add(output)
-        assert tokenizer.decode(seen.only.ids) == seen.only.text
+        spelled = tokenizer.decode(seen.only.ids)
+        if output.finished:  # max_tokens may cut a character in two: its first half is counted and is no text
+            spelled = spelled.rstrip("\ufffd")
+        assert spelled == seen.only.text
 
 
 async def test_usage_counts_the_prompt_as_the_api_does(engine: Engine, tokenizer: ModelTokenizer) -> None:

@@ -1,6 +1,7 @@
 """`headrace top` and `headrace workers` on a running platform."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,17 @@ from tests.support.stacks import SharedStack
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def _environment() -> dict[str, str]:
+    # what vLLM sets in a process that imports it, as this one may have: the loader's complaints about it would be output
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
 def headrace(stack: SharedStack, *words: str, code: int = 0) -> str:
     """Run a command; return what it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "cli", *words, "--data", str(stack.data)],
         cwd=ROOT,
+        env=_environment(),
         capture_output=True,
         text=True,
         timeout=60,
@@ -60,6 +67,7 @@ def test_without_an_api_a_line_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "cli", "top", "--once", "--data", str(tmp_path)],
         cwd=ROOT,
+        env=_environment(),
         capture_output=True,
         text=True,
         timeout=60,
