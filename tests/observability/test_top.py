@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _environment() -> dict[str, str]:
-    # what vLLM sets in a process that imports it, as this one may have: the loader's complaints about it would be output
+    # vLLM sets it in a process that imports it, as this one may have: the loader's complaints would be output
     return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 
 
