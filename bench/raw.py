@@ -167,8 +167,8 @@ def rows(
     busy = spread([elsewhere(one) for one in used])
     note = (
         f"{kind}{len(pairs)} of {len(runs) // 2} pairs, {plan.requests} requests a run, {PROMPT_TOKENS} in / "
-        f"{plan.output_tokens} out, {plan.in_flight} in flight, client on the same cores, no reserved slots; processes that are "
-        f"not the benchmark's took {busy.low:.2f} to {busy.high:.2f} cores"
+        f"{plan.output_tokens} out, {plan.in_flight} in flight, client on the same cores, no reserved slots; "
+        f"processes that are not the benchmark's took {busy.low:.2f} to {busy.high:.2f} cores"
     )
     added = [
         ours(stack) - raw["core_s"]["raw"] / raw["tokens"] * 1000
