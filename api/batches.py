@@ -21,9 +21,9 @@ from schemas.errors import RequestError
 from schemas.requests import validate
 from services.create_batch import create_batch
 from services.end_batch import cancel_batch
+from services.new_id import new_id
 from services.once import KeyInFlightError, KeyReusedError
 from services.read_batches import find_batch, list_batch_page
-from services.register import new_id
 from storage.batches import Batch, NewBatch
 from storage.idempotency import Earlier
 

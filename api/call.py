@@ -23,8 +23,8 @@ from schemas.errors import RequestError, overloaded
 from schemas.generation import Generation
 from services.authenticate import Access
 from services.look_up import look_up, read_response
+from services.new_id import new_id
 from services.once import Earlier, IdempotencyKey
-from services.register import new_id
 from storage.errors import is_away
 from storage.records import NewResponse, Task
 from storage.streams import Event

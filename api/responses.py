@@ -32,9 +32,9 @@ from schemas.response_chat import answered, chat_request, renamed
 from schemas.response_items import read_items
 from schemas.responses import URL, ResponseCreate, check_variants
 from services.authenticate import Access
+from services.new_id import new_id
 from services.once import Earlier, IdempotencyKey, forget
 from services.recall import find_response, read_exchange
-from services.register import new_id
 from storage.records import NewResponse, Task
 from storage.responses import Response
 

@@ -10,7 +10,7 @@ from api.state import ApiState
 from core.files import Purpose
 from schemas.errors import RequestError
 from schemas.files import Upload, read_upload
-from services.register import new_id
+from services.new_id import new_id
 from services.store_file import finish_file, storing
 from storage.blobs import BlobWriter
 from storage.files import NewFile, StoredFile

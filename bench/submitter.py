@@ -17,7 +17,7 @@ from runtime.resources import open_celery, open_credit, open_database, open_redi
 from runtime.settings import settings
 from schemas import events
 from services.authenticate import authenticate
-from services.register import new_id
+from services.new_id import new_id
 from services.submit import submit
 from storage.outbox import Outgoing
 from storage.records import Caller, NewTask

@@ -15,7 +15,7 @@ from schemas.batches import RequestLine, read_line, refused, request_id
 from schemas.errors import RequestError
 from schemas.requests import REQUESTS, validate
 from services.authenticate import Access
-from services.register import new_id
+from services.new_id import new_id
 from storage.batch_items import NewItem
 from storage.batches import Batch
 from storage.records import NewTask

@@ -18,7 +18,7 @@ from schemas.chat import ChatCompletionRequest
 from schemas.errors import RequestError, overloaded
 from schemas.generation import Generation
 from services.authenticate import Access
-from services.register import new_id
+from services.new_id import new_id
 from storage.records import Model, NewResponse, NewTask
 
 log = structlog.get_logger()

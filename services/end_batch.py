@@ -4,7 +4,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.batches import BatchState, end_of
 from core.files import Purpose
-from services.register import new_id
+from services.new_id import new_id
 from services.store_file import storing
 from storage import batch_items, batches, files
 from storage.autocommit import autocommit

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.webhooks import secret_of
-from services.register import new_id
+from services.new_id import new_id
 from storage import webhook_secrets, webhooks
 from storage.autocommit import autocommit
 

@@ -10,7 +10,7 @@ from core.lanes import LengthBounds
 from core.pricing import Tariff
 from core.scopes import USUAL, Scope
 from services.change import changing
-from services.new_id import new_id as new_id
+from services.new_id import new_id
 from storage import grants, identities, registry, tariffs, tenants
 from storage.audit import Actor
 

@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.webhooks import Outcome
 from schemas.webhooks import event_body, event_type
-from services.register import new_id
+from services.new_id import new_id
 from storage import webhooks
 from storage.autocommit import autocommit
 from storage.webhooks import Delivery, EndedTask, Tried

@@ -21,8 +21,8 @@ from services import attempt
 from services.attempt import Holder
 from services.create_batch import create_batch
 from services.end_batch import cancel_batch, end_batch, remove_leftovers
+from services.new_id import new_id
 from services.read_batches import find_batch
-from services.register import new_id
 from services.store_file import finish_file, storing
 from services.write_results import write_ended
 from storage.batch_items import OvertakenError

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.files import Purpose
+from services.new_id import new_id
 from services.read_files import find_file
-from services.register import new_id
 from services.remove_files import remove_files
 from services.store_file import finish_file, storing
 from storage.blobs import BLOCK_BYTES, Blobs, file_key

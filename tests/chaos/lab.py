@@ -30,6 +30,7 @@ from core.lanes import LengthBounds
 from migrations import upgrade
 from services.register import create_key, register_model
 from tests.chaos.follower import Follower
+from tests.support.demo_model import demo_model
 from tests.support.seeds import TARIFF, opened
 from tests.support.waiting import eventually
 from workers.deterministic import DeterministicEngine
@@ -409,3 +410,22 @@ def new_lab(folder: Path, *, durable: bool = False, **settings: str) -> Lab:
     postgres.start()
     valkey.start()
     return Lab(folder, postgres, valkey, settings)
+
+
+@asynccontextmanager
+async def vllm_lab(folder: Path, **settings: str) -> AsyncIterator[Lab]:
+    """A deployment on vLLM and the demo model, with one worker `w1`; gone with the context."""
+    lab = new_lab(
+        folder, HEADRACE_ENGINE="vllm", HEADRACE_LEASE_S="3", TORCHDYNAMO_DISABLE="1", HF_HUB_OFFLINE="1"
+    )
+    lab.settings |= settings
+    lab.model, lab.ready_within_s = "smollm2", 180.0
+    try:
+        await lab.prepare(demo_model())
+        await asyncio.gather(lab.start_api(), lab.start_control())
+        await lab.start_worker("w1")
+        yield lab
+    finally:
+        lab.stop()
+        lab.valkey.stop()
+        lab.postgres.stop()

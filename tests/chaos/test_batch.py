@@ -9,8 +9,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.batches.lines import ended, jsonl, request, results, upload
-from tests.chaos.lab import Lab, expected, new_lab
-from tests.support.demo_model import demo_model
+from tests.chaos.lab import Lab, expected, vllm_lab
 from tests.support.waiting import eventually
 
 LIVE = "24"  # so that the cursor, too, is somewhere in the middle when it is hit
@@ -113,26 +112,8 @@ async def test_a_batch_of_real_prompts_survives_the_death_of_everything_that_wor
 
 @pytest.fixture
 async def real_lab(tmp_path: Path) -> AsyncIterator[Lab]:
-    lab = new_lab(
-        tmp_path,
-        HEADRACE_ENGINE="vllm",
-        HEADRACE_LEASE_S="3",
-        HEADRACE_BATCH_LIVE_TASKS="96",
-        HEADRACE_MAX_NUM_SEQS="64",
-        TORCHDYNAMO_DISABLE="1",
-        HF_HUB_OFFLINE="1",
-    )
-    lab.model, lab.ready_within_s = "smollm2", 180.0
-    try:
-        await lab.prepare(demo_model())
-        await lab.start_api()
-        await lab.start_control()
-        await lab.start_worker("w1")
+    async with vllm_lab(tmp_path, HEADRACE_BATCH_LIVE_TASKS="96", HEADRACE_MAX_NUM_SEQS="64") as lab:
         yield lab
-    finally:
-        lab.stop()
-        lab.valkey.stop()
-        lab.postgres.stop()
 
 
 @pytest.mark.vllm

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator
 import psutil
 import pytest
 
-from tests.chaos.lab import Lab, Run, new_lab
-from tests.support.demo_model import demo_model
+from tests.chaos.lab import Lab, Run, vllm_lab
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.vllm, pytest.mark.full]
@@ -21,24 +20,8 @@ TOKENS = 64
 @pytest.fixture(scope="module")
 async def real_lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
     """One deployment on vLLM for the three; each leaves a worker running."""
-    lab = new_lab(
-        tmp_path_factory.mktemp("real-engine"),
-        HEADRACE_ENGINE="vllm",
-        HEADRACE_LEASE_S="3",
-        TORCHDYNAMO_DISABLE="1",
-        HF_HUB_OFFLINE="1",
-    )
-    lab.model, lab.ready_within_s = "smollm2", 180.0
-    try:
-        await lab.prepare(demo_model())
-        await lab.start_api()
-        await lab.start_control()
-        await lab.start_worker("w1")
+    async with vllm_lab(tmp_path_factory.mktemp("real-engine")) as lab:
         yield lab
-    finally:
-        lab.stop()
-        lab.valkey.stop()
-        lab.postgres.stop()
 
 
 @pytest.fixture(scope="module")

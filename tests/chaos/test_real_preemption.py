@@ -3,33 +3,22 @@
 The share of answers equal to an undisturbed run is printed, not asserted: greedy text depends on the batch.
 """
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.lab import Run, new_lab
-from tests.support.demo_model import demo_model
+from tests.chaos.lab import Run, vllm_lab
 
 pytestmark = [pytest.mark.vllm, pytest.mark.full]
 
 
 async def test_a_task_that_lent_its_slot_goes_on_after_what_it_streamed(tmp_path: Path) -> None:
-    lab = new_lab(
-        tmp_path,
-        HEADRACE_ENGINE="vllm",
-        HEADRACE_LEASE_S="3",
-        HEADRACE_MAX_NUM_SEQS="6",
-        HEADRACE_RESERVED_SLOTS="1",
-        HEADRACE_PREEMPTION_REST_S="0.5",
-        TORCHDYNAMO_DISABLE="1",
-        HF_HUB_OFFLINE="1",
-    )
-    lab.model, lab.ready_within_s = "smollm2", 180.0
-    try:
-        await lab.prepare(demo_model())
-        await asyncio.gather(lab.start_api(), lab.start_control())
-        await lab.start_worker("w1")
+    slots = {
+        "HEADRACE_MAX_NUM_SEQS": "6",
+        "HEADRACE_RESERVED_SLOTS": "1",
+        "HEADRACE_PREEMPTION_REST_S": "0.5",
+    }
+    async with vllm_lab(tmp_path, **slots) as lab:
         texts = []
         for disturbed in (False, True):
             batch = Run(lab, count=8, max_tokens=96, priority="batch")
@@ -51,7 +40,3 @@ async def test_a_task_that_lent_its_slot_goes_on_after_what_it_streamed(tmp_path
         assert sum(lent) > 0
         same = [first == second for first, second in zip(*texts, strict=True)]
         print(f"\n{sum(lent)} slots lent; greedy text identical in {sum(same)} of {len(same)} tasks")
-    finally:
-        lab.stop()
-        lab.valkey.stop()
-        lab.postgres.stop()

@@ -16,7 +16,8 @@ from services.manage_limits import put_limit
 from services.manage_tariffs import add_tariff
 from services.manage_tenants import change_tenant
 from services.manage_webhooks import create_secret
-from services.register import create_key, new_id
+from services.new_id import new_id
+from services.register import create_key
 from services.submit import submit
 from storage import identities, webhooks
 from storage.audit import Actor

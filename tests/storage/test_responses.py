@@ -11,8 +11,8 @@ from control.retention import Retention
 from runtime.settings import Settings
 from services.cancel import cancel
 from services.look_up import look_up
+from services.new_id import new_id
 from services.recall import delete_response, find_response, list_turns, read_exchange
-from services.register import new_id
 from services.submit import submit
 from storage.records import Caller, NewResponse
 from storage.streams import EventStreams

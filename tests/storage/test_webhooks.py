@@ -22,7 +22,7 @@ from services.manage_webhooks import (
     list_disabled,
     why_unusable,
 )
-from services.register import new_id
+from services.new_id import new_id
 from services.submit import submit
 from services.tell import claim_deliveries, queue_deliveries
 from services.tend import forget_deliveries

@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from core.lanes import Lane, LengthBounds, LengthClass, Priority
 from core.pricing import Tariff
 from services.authenticate import authenticate
-from services.register import create_key, new_id, register_model
+from services.new_id import new_id
+from services.register import create_key, register_model
 from services.submit import submit
 from storage.records import Caller, NewTask
 
