@@ -141,7 +141,9 @@ class AsyncioPool(BasePool):  # type: ignore[misc]
         )
         self._jobs[job.number] = job
         self._delivered.add(kind)
-        self._loop.call_soon_threadsafe(self.slots.enqueue, job)
+        # What a BRPOP was sent for before its priority was shunned comes all the same: it goes back to the head
+        take = self.slots.turn_away if kind.priority in self.shunned else self.slots.enqueue
+        self._loop.call_soon_threadsafe(take, job)
         return job
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated
+from celery.exceptions import Reject
 
 from core.lanes import Priority
 from core.slots import Kind, SlotRules, Tally, choose_victim, makes_room, may_start
@@ -90,6 +91,13 @@ class Slots:
         self._arrived.add(job.kind)
         self.waiting[job.kind.priority].append(job)
         self._admit()
+
+    def turn_away(self, job: Job) -> None:
+        """End a job before it starts, and have its message put back for another worker."""
+        self._arrived.add(job.kind)
+        self._post(job.on_failure, _failure(Reject("left to another worker", requeue=True)))
+        job.ended = True
+        self._forget(job)
 
     def resize(self, rules: SlotRules) -> None:
         """Change the number of slots; running jobs go on."""
