@@ -25,7 +25,7 @@ NAME = "length"
 TRACE = "azure_llm_2023_conv.csv"
 DIVISOR = 8
 BOUNDS = LengthBounds(64, 256)  # 512 and 2048, divided alike
-LEAST_PROMPT = 24  # the template's own tokens and a word
+LEAST_PROMPT = 32  # the template's own tokens and a word, with any of the models
 SAME = {"HEADRACE_RESERVED_SLOTS": "0"}
 
 

@@ -34,6 +34,7 @@ from storage.depths import BrokerDepths
 log = structlog.get_logger()
 _RETENTION_EVERY_S = 30.0
 _FIGURES_EVERY_S = 5.0
+_FILES_EVERY = 5  # ticks: to their owners they are gone before
 _BUDGETS_EVERY_S = 5.0
 
 
@@ -56,7 +57,7 @@ async def _serve(settings: Settings) -> None:
         Loop("expiry", settings.tick_s, Expiry(database, streams)),
         Loop("retention", _RETENTION_EVERY_S, retention),
         *batch_loops(settings, database, blobs, streams, dispatch.wake, tracer),
-        Loop("files", settings.tick_s, removal),
+        Loop("files", _FILES_EVERY * settings.tick_s, removal),
     ]
     loops.append(Loop("budgets", _BUDGETS_EVERY_S, Budgets(database)))
     sender = WebhookSender(private_allowed=settings.webhook_private)

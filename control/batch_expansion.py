@@ -34,6 +34,8 @@ class Limits:
 class BatchExpansion:
     """The expansion's tick."""
 
+    found = False
+
     def __init__(
         self,
         database: AsyncEngine,
@@ -52,11 +54,10 @@ class BatchExpansion:
 
         Windows are never small, so that there is something to order in them.
         """
-        room = [
-            batch
-            for batch in await batches_to(Work.EXPAND, self._database)
-            if not batch.late and batch.unwritten <= self._limits.live_tasks // 2
-        ]
+        begun = await batches_to(Work.EXPAND, self._database)
+        self.found = bool(begun)
+        half = self._limits.live_tasks // 2
+        room = [batch for batch in begun if not batch.late and batch.unwritten <= half]
         return {"expanded": await for_each(room, self._expand)}
 
     async def _expand(self, batch: Batch) -> int:

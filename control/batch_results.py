@@ -25,6 +25,8 @@ log = structlog.get_logger()
 class BatchResults:
     """The results' tick."""
 
+    found = False
+
     def __init__(
         self,
         database: AsyncEngine,
@@ -41,10 +43,11 @@ class BatchResults:
 
     async def __call__(self) -> Mapping[str, int]:
         """Write what ended; returns how many lines."""
-        found = await batches_to(Work.TEND, self._database)
-        ids = {batch.id for batch in found}
+        open_ones = await batches_to(Work.TEND, self._database)
+        self.found = bool(open_ones)
+        ids = {batch.id for batch in open_ones}
         self._written_at = {id_: at for id_, at in self._written_at.items() if id_ in ids}
-        return {"written": await for_each(found, self._tend)}
+        return {"written": await for_each(open_ones, self._tend)}
 
     async def _tend(self, batch: Batch) -> int:
         if batch.state is BatchState.VALIDATING and not batch.late:

@@ -8,13 +8,14 @@ from control.batch_expansion import BatchExpansion, Limits
 from control.batch_results import BatchResults
 from control.batch_validation import BatchValidation
 from control.loops import Loop
+from control.rounds import Rounds
 from runtime.settings import Settings
 from runtime.tracing import Tracer
 from storage.blobs import Blobs
 from storage.streams import EventStreams
 
 _ENVELOPE_BYTES = 64 * 1024  # of a line, around the request
-_OFTEN = 4  # looks a tick: a small batch should not wait for the clock three times
+_OFTEN = 4  # looks a tick at open batches: a small one should not wait for the clock three times
 
 
 def batch_loops(
@@ -29,13 +30,12 @@ def batch_loops(
     line_bytes = settings.max_body_bytes + _ENVELOPE_BYTES
     limits = Limits(settings.batch_live_tasks, line_bytes, settings.max_attempts)
     often_s = settings.tick_s / _OFTEN
+    rounds = Rounds(settings.tick_s)
+    validation = BatchValidation(database, blobs, max_line_bytes=line_bytes)
+    expansion = BatchExpansion(database, blobs, limits, wake, tracer)
+    results = BatchResults(database, blobs, streams, max_line_bytes=line_bytes, tracer=tracer)
     return [
-        Loop("batch_validation", often_s, BatchValidation(database, blobs, max_line_bytes=line_bytes)),
-        Loop("batch_expansion", often_s, BatchExpansion(database, blobs, limits, wake, tracer)),
-        Loop(
-            "batch_results",
-            2 * often_s,
-            BatchResults(database, blobs, streams, max_line_bytes=line_bytes, tracer=tracer),
-            counted=False,
-        ),
+        rounds.loop("batch_validation", often_s, validation),
+        rounds.loop("batch_expansion", often_s, expansion),
+        rounds.loop("batch_results", 2 * often_s, results, counted=False),
     ]

@@ -22,7 +22,7 @@ from core.order import Head, Turns, plan_fair, plan_fifo
 from core.prefix import Streak, lengthen
 from core.states import TaskState
 from runtime.publishing import wakeup_of
-from services.dispatch import View, expire_late, lift_shares, look
+from services.dispatch import Surroundings, View, expire_late, lift_shares, look, look_around
 from services.publish import note_published
 from storage.broker import BrokerUnavailableError, Publisher
 from storage.credit import Ceilings
@@ -33,6 +33,7 @@ from storage.streams import EventStreams
 log = structlog.get_logger()
 OLDER_S = 0.1  # who accepts a task publishes it, or says that it waits, well within this
 _BUSY_S = 0.1  # between two looks while something waits; what lies ahead in the broker lasts for longer
+_AROUND_S = 0.5  # a replica describes itself once a second
 _SHARE = 5  # a look takes at most about one part in so many of the time
 
 
@@ -49,10 +50,11 @@ class Dispatch:
         order: str,
         idle_s: float,
         older_s: float = OLDER_S,
+        around_s: float = _AROUND_S,
     ) -> None:
         self._database, self._publisher, self._ceilings = database, publisher, ceilings
         self._streams, self._fifo = streams, order == "fifo"
-        self._idle_s, self._older_s = idle_s, older_s
+        self._idle_s, self._older_s, self._around_s = idle_s, older_s, around_s
         self._measuring = Measuring(database)
         self._turns: dict[str, Turns] = {}
         self._streaks: dict[Group, Streak] = {}
@@ -60,24 +62,30 @@ class Dispatch:
         self._floors: dict[str, float] = {}
         self._waiting = False
         self._took_s = 0.0
+        self._around: Surroundings | None = None
+        self._around_at = 0.0  # monotonic
         self._wake = asyncio.Event()
 
     def rest(self) -> None:
         """Another process leads now: what this one knew is of the past."""
         self._measuring.forget()
+        self._around = None
         self._turns.clear()
         self._streaks.clear()
         self._active.clear()
         self._floors.clear()
 
     async def pause(self) -> None:
-        """Wait for the next look: until something is said to wait, or for a while."""
-        try:
-            async with asyncio.timeout(_BUSY_S if self._waiting else self._idle_s):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-        await asyncio.sleep(self._took_s * _SHARE if self._waiting else 0)  # the wake-ups of a burst are one
+        """Wait for the next look: for a moment while something waits, else until something does, or for a while."""
+        if self._waiting:
+            await asyncio.sleep(max(_BUSY_S, self._took_s * _SHARE))
+        else:
+            try:
+                async with asyncio.timeout(self._idle_s):
+                    await self._wake.wait()
+                await asyncio.sleep(self._older_s)  # it is not seen before
+            except TimeoutError:
+                pass
         self._wake.clear()
 
     def wake(self) -> None:
@@ -101,7 +109,7 @@ class Dispatch:
             held = await self._ceilings.held()
         except RedisError:
             held = None  # publishing fails as well, and the ceilings run out
-        view = await look(self._database, older_s=self._older_s)
+        view = await look(self._database, await self._look_around(), older_s=self._older_s)
         queue = Queue(view, await self._measuring.paces(), fifo=self._fifo)
         await self._measuring.take(queue)
         counters = {} if self._fifo else await self._lift(view, queue)
@@ -116,6 +124,12 @@ class Dispatch:
         self._waiting = queue.can_go_on()
         self._took_s = time.monotonic() - began
         return {"sent": sent, "late": late}
+
+    async def _look_around(self) -> Surroundings:
+        """What changes slowly is read now and then."""
+        if self._around is None or time.monotonic() - self._around_at > self._around_s:
+            self._around, self._around_at = await look_around(self._database), time.monotonic()
+        return self._around
 
     async def _send(
         self, view: View, queue: Queue, counters: Mapping[str, Mapping[str, float]]

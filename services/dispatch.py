@@ -15,30 +15,46 @@ SEEN_S = 10.0  # a worker that has not described itself for that long is not the
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Surroundings:
+    """What changes slowly."""
+
+    workers: list[WorkerRow]
+    models: list[str]
+    weights: dict[str, float]  # of tenants whose weight is not 1
+
+
+@dataclass(frozen=True, slots=True)
+class View(Surroundings):
     """The queue and the replicas at one moment."""
 
     groups: list[Group]  # with something to send
     in_flight: list[InFlight]
-    workers: list[WorkerRow]
-    models: list[str]
     served: dict[tuple[str, str], float]  # virtual tokens by (model, tenant), of tenants with open tasks
-    weights: dict[str, float]  # of tenants whose weight is not 1
 
 
-async def look(database: AsyncEngine, *, older_s: float) -> View:
+async def look_around(database: AsyncEngine) -> Surroundings:
+    """Read who is there."""
+    async with autocommit(database) as connection:
+        return Surroundings(
+            workers=[seen.row for seen in await presence.list_workers(connection, within_s=SEEN_S)],
+            models=await registry.model_names(connection),
+            weights=await counters.read_weights(connection),
+        )
+
+
+async def look(database: AsyncEngine, around: Surroundings, *, older_s: float) -> View:
     """Read where things stand. `older_s`: who accepted a task publishes it at once, and gets that long to."""
     async with autocommit(database) as connection:
         groups = await queue_heads.find_groups(connection, older_s=older_s)
         in_flight = await queue_heads.read_in_flight(connection)
         active = {one.tenant_id for one in groups} | {one.tenant_id for one in in_flight}
         return View(
+            workers=around.workers,
+            models=around.models,
+            weights=around.weights,
             groups=groups,
             in_flight=in_flight,
-            workers=[seen.row for seen in await presence.list_workers(connection, within_s=SEEN_S)],
-            models=await registry.model_names(connection),
             served=await counters.read_shares(connection, active) if active else {},
-            weights=await counters.read_weights(connection) if groups else {},
         )
 
 

@@ -75,7 +75,8 @@ async def there_is_a_worker(
 
 def dispatcher(database: AsyncEngine, redis: Redis, sent: Any, order: str = "fair") -> Dispatch:
     streams = EventStreams(redis, "hr", 60.0)
-    return Dispatch(database, sent, Ceilings(redis, "hr"), streams, order=order, idle_s=1.0, older_s=-1.0)
+    ceilings = Ceilings(redis, "hr")
+    return Dispatch(database, sent, ceilings, streams, order=order, idle_s=1.0, older_s=-1.0, around_s=0.0)
 
 
 async def queued(database: AsyncEngine, caller: Caller, tokens: int = 30, **options: Any) -> NewTask:

@@ -19,6 +19,7 @@ from services.dispatch import (
     fold_counts,
     lift_shares,
     look,
+    look_around,
     read_heads,
     read_mates,
     read_oldest,
@@ -69,7 +70,7 @@ async def queued(
 
 
 async def heads(database: AsyncEngine, most: int = 10) -> dict[Group, list[str]]:
-    groups = (await look(database, older_s=NOW)).groups
+    groups = (await look(database, await look_around(database), older_s=NOW)).groups
     found: dict[Group, list[str]] = {group: [] for group in groups}
     for one in await read_heads(database, groups, most, older_s=NOW) if groups else []:
         found[one.group].append(one.id)
@@ -102,14 +103,14 @@ async def test_what_the_broker_has_is_in_flight_and_waits_no_more(
     sent, running = await queued(database, caller), await queued(database, caller)
     await note_published(database, [sent.id])
     await claim(database, [running.id], Holder("w1", MODEL, 30.0))
-    view = await look(database, older_s=NOW)
+    view = await look(database, await look_around(database), older_s=NOW)
     assert view.groups == []
     assert {(one.worker, one.tasks, one.tokens) for one in view.in_flight} == {(None, 1, 30), ("w1", 1, 30)}
 
 
 async def test_a_fresh_task_is_left_to_who_accepted_it(database: AsyncEngine, caller: Caller) -> None:
     await queued(database, caller)
-    assert (await look(database, older_s=60.0)).groups == []
+    assert (await look(database, await look_around(database), older_s=60.0)).groups == []
 
 
 async def test_the_rank_in_the_row_is_the_one_of_the_rule(database: AsyncEngine, caller: Caller) -> None:
@@ -142,7 +143,7 @@ async def test_tasks_of_one_prefix_are_found_wherever_they_stand(
 async def test_the_oldest_are_read_whoever_they_belong_to(database: AsyncEngine, caller: Caller) -> None:
     long = await queued(database, caller, tokens=500)
     short = await queued(database, await seed_caller(database, "other"))
-    view = await look(database, older_s=NOW)
+    view = await look(database, await look_around(database), older_s=NOW)
     found = await read_oldest(database, view.groups, older_s=NOW, limit=10)
     assert [one.id for one in found] == [long.id, short.id]
 
@@ -173,7 +174,7 @@ async def test_counts_follow_every_way_into_and_out_of_the_queue(
     assert ended.run_s > 0
     assert await fold_counts(database, limit=1000) == {}
     await queued(database, caller)
-    served = (await look(database, older_s=NOW)).served
+    served = (await look(database, await look_around(database), older_s=NOW)).served
     assert served == {(MODEL, caller.tenant_id): 17.0}
 
 
@@ -196,7 +197,7 @@ async def test_a_heavier_tenants_counter_rises_less(database: AsyncEngine, calle
     await settle(database, [Ending(held.task_id, held.attempt, TaskState.COMPLETED, usage, response="{}")])
     await fold_counts(database, limit=1000)
     await queued(database, caller)
-    view = await look(database, older_s=NOW)
+    view = await look(database, await look_around(database), older_s=NOW)
     assert view.served == {(MODEL, caller.tenant_id): 10.0}
     assert view.weights == {caller.tenant_id: 2.0}
 
@@ -205,7 +206,7 @@ async def test_a_counter_is_lifted_and_never_lowered(database: AsyncEngine, call
     await queued(database, caller)
     await lift_shares(database, MODEL, {caller.tenant_id: 50.0})
     await lift_shares(database, MODEL, {caller.tenant_id: 20.0})
-    assert (await look(database, older_s=NOW)).served == {(MODEL, caller.tenant_id): 50.0}
+    assert (await look(database, await look_around(database), older_s=NOW)).served == {(MODEL, caller.tenant_id): 50.0}
 
 
 async def test_a_pace_is_read_as_it_was_written(database: AsyncEngine, caller: Caller) -> None:
