@@ -185,7 +185,7 @@ def rows(
             added,
             "core-ms",
             "≤ 0.30",
-            f"{kind}all processes but engine and client, less the raw arm's own main process",
+            f"{kind}all processes but engine and client, less the raw arm's own main process: {_shares(used)}",
         ),
         row(
             "throughput_32_over_1",
@@ -201,6 +201,14 @@ def ours(run: dict[str, Any]) -> float:
     """Return core-ms a token of everything that is the platform and not the engine."""
     spent = sum(value for name, value in run["core_s"].items() if name not in NOT_OURS)
     return float(spent) / int(run["tokens"]) * 1000
+
+
+def _shares(used: Sequence[dict[str, Any]]) -> str:
+    """Say which process takes how much of it, most first."""
+    arms = {arm: core_ms_per_token([one for one in used if one["arm"] == arm]) for arm in ("raw", "stack")}
+    of_ours = {name: value for name, value in arms["stack"].items() if name not in NOT_OURS}
+    listed = sorted(of_ours.items(), key=lambda one: -one[1])
+    return ", ".join(f"{name} {value:.2f}" for name, value in listed) + f"; raw {arms['raw']['raw']:.2f}"
 
 
 def core_ms_per_token(runs: Sequence[dict[str, Any]]) -> dict[str, float]:

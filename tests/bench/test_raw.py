@@ -47,6 +47,7 @@ def test_rows_come_from_pairs() -> None:
     assert (made["tokens_ratio"].low, made["tokens_ratio"].high) == (0.95, 0.99)
     assert made["core_ms_per_token_ours"].low == pytest.approx(0.30)
     assert made["core_ms_per_token_ours"].high == pytest.approx(0.35)
+    assert made["core_ms_per_token_ours"].note.endswith("worker 0.57, api 0.25; raw 0.50")
     assert made["throughput_32_over_1"].value == 8
     assert "2 of 2 pairs" in made["tokens_ratio"].note
 
