@@ -206,7 +206,9 @@ async def test_a_counter_is_lifted_and_never_lowered(database: AsyncEngine, call
     await queued(database, caller)
     await lift_shares(database, MODEL, {caller.tenant_id: 50.0})
     await lift_shares(database, MODEL, {caller.tenant_id: 20.0})
-    assert (await look(database, await look_around(database), older_s=NOW)).served == {(MODEL, caller.tenant_id): 50.0}
+    assert (await look(database, await look_around(database), older_s=NOW)).served == {
+        (MODEL, caller.tenant_id): 50.0
+    }
 
 
 async def test_a_pace_is_read_as_it_was_written(database: AsyncEngine, caller: Caller) -> None:
