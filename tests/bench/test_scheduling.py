@@ -26,6 +26,14 @@ def test_lengths_come_from_the_trace_and_are_the_same_for_the_same_seed(tmp_path
         length.lengths(tmp_path / "none.csv", 5, "seed")
 
 
+def test_the_best_order_leaves_what_the_lengths_leave() -> None:
+    assert length.least_ratio([(0, 10), (0, 1)], slots=1) == pytest.approx((1 + 11) / (10 + 11))
+    assert length.least_ratio([(0, 10), (0, 1)], slots=2) == 1.0
+    assert (
+        length.least_ratio([(4, 10), (40, 1)], slots=1) == 1.0
+    )  # a prompt token is a quarter of an output token
+
+
 def test_latencies_of_long_tasks_are_told_apart() -> None:
     found = length.figures([lived("a", 0, 1, 2, tokens=40), lived("b", 0, 5, 10, tokens=400)])
     assert (found["mean_s"], found["long"], found["long_p99_s"], found["tokens_per_s"]) == (
@@ -35,7 +43,7 @@ def test_latencies_of_long_tasks_are_told_apart() -> None:
         44.0,
     )
     arms = {"fcfs": found, "ours": {**found, "mean_s": 3.0}, "oracle": {**found, "mean_s": 2.0}}
-    rows = {row.name: row for row in length.rows(length.QUICK, [arms], "vllm")}
+    rows = {row.name: row for row in length.rows(length.QUICK, [arms], "vllm", 0.66)}
     assert (rows["mean_latency_ratio"].value, rows["mean_latency_ratio"].met) == (0.5, True)
     assert rows["oracle_gain_share"].value == 0.75
 

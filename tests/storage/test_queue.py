@@ -120,15 +120,15 @@ async def test_the_rank_in_the_row_is_the_one_of_the_rule(database: AsyncEngine,
             return float((await connection.execute(query)).scalar_one().total_seconds())
 
     assert await delay(await queued(database, caller, tokens=100)) == pytest.approx(
-        rank_delay_s(100, 3600, None)
+        rank_delay_s(10, 90, 3600, None)
     )
     await write_paces(database, {MODEL: Pace(tokens_per_s=1000.0)})
     assert await delay(await queued(database, caller, tokens=100)) == pytest.approx(
-        rank_delay_s(100, 3600, 1000.0), abs=1e-5
+        rank_delay_s(10, 90, 3600, 1000.0), abs=1e-5
     )
     urgent = replace(new_task(caller, deadline_s=0.5))
     await submit(database, urgent)
-    assert await delay(urgent) == pytest.approx(rank_delay_s(30, 0.5, 1000.0), abs=1e-5)
+    assert await delay(urgent) == pytest.approx(rank_delay_s(10, 20, 0.5, 1000.0), abs=1e-5)
 
 
 async def test_tasks_of_one_prefix_are_found_wherever_they_stand(

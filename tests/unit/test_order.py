@@ -233,16 +233,22 @@ def test_a_lift_only_raises_and_only_newcomers_and_not_above_who_was_there(
 
 
 def test_shorter_goes_first_but_overtakes_nobody_for_longer_than_its_stretch() -> None:
-    assert rank_delay_s(100, 1e6, 1000.0) == pytest.approx(STRETCH * 0.1)
-    assert rank_delay_s(10**9, 1e6, 1.0) == MOST_DELAY_S
-    assert rank_delay_s(10**9, 10.0, None) == 5.0  # half of the time that its deadline leaves
+    assert rank_delay_s(100, 0, 1e6, 1000.0) == pytest.approx(STRETCH * 0.1)
+    assert rank_delay_s(10**9, 0, 1e6, 1.0) == MOST_DELAY_S
+    assert rank_delay_s(0, 10**9, 10.0, None) == 5.0  # half of the time that its deadline leaves
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.floats(1, 1e6), st.floats(1, 1e5))
 def test_a_longer_task_never_ranks_before_a_shorter_one_of_the_same_moment(
     one: int, more: int, deadline_s: float, rate: float
 ) -> None:
-    assert rank_delay_s(one, deadline_s, rate) <= rank_delay_s(one + more, deadline_s, rate) <= MOST_DELAY_S
+    short = rank_delay_s(one, one, deadline_s, rate)
+    assert short <= rank_delay_s(one + more, one, deadline_s, rate) <= MOST_DELAY_S
+    assert short <= rank_delay_s(one, one + more, deadline_s, rate) <= MOST_DELAY_S
+
+
+def test_an_output_token_counts_for_more_than_a_prompt_token() -> None:
+    assert rank_delay_s(10, 20, 1e6, 1000.0) > rank_delay_s(50, 5, 1e6, 1000.0)
 
 
 def test_requests_with_the_same_instructions_begin_alike() -> None:
