@@ -1,7 +1,8 @@
 """`headrace bench length`: a burst of requests of real lengths, and what the order of the queue makes of it.
 
 Arms: `fcfs`, a stack with HEADRACE_ORDER=fifo; `ours`, one with the fair order; `oracle`, the FIFO stack given the
-burst in the order of true lengths, as `core.ranking` takes them. Lengths are those of the Azure conversation trace, divided by 8.
+burst in the order of true lengths, as `core.ranking` takes them. Lengths are those of the Azure conversation
+trace, divided by 8.
 """
 
 import csv
