@@ -24,8 +24,8 @@ SELECT_TASK = sa.select(tasks, ledger_entries.c.cost_usd_micros).outerjoin(
 # `core.ranking.rank_delay_s`, at the rate that the task's model is known to have
 RANK_DELAY_S = f"""least({ranking.MOST_DELAY_S}, {ranking.SLACK} * deadline_s,
   (prompt_tokens + {ranking.OUTPUT_WEIGHT} * max_output_tokens) * coalesce(
-    (SELECT least({ranking.MOST_S}, greatest({ranking.LEAST_S}, {ranking.STRETCH} / nullif(tokens_per_s, 0)))
-     FROM model_rates WHERE model_rates.model = new.model), {ranking.UNMEASURED_S}))"""
+    (SELECT least({ranking.MOST_S}, greatest({ranking.LEAST_S}, {ranking.STRETCH} / tokens_per_s))
+     FROM model_rates WHERE model_rates.model = new.model AND tokens_per_s > 0), {ranking.UNMEASURED_S}))"""
 
 
 def _insert(rows: str, hold: str) -> sa.TextClause:

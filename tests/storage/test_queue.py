@@ -122,6 +122,10 @@ async def test_the_rank_in_the_row_is_the_one_of_the_rule(database: AsyncEngine,
     assert await delay(await queued(database, caller, tokens=100)) == pytest.approx(
         rank_delay_s(10, 90, 3600, None)
     )
+    await write_paces(database, {MODEL: Pace(finished_per_s=1.0)})  # something is known, but no rate
+    assert await delay(await queued(database, caller, tokens=100)) == pytest.approx(
+        rank_delay_s(10, 90, 3600, None)
+    )
     await write_paces(database, {MODEL: Pace(tokens_per_s=1000.0)})
     assert await delay(await queued(database, caller, tokens=100)) == pytest.approx(
         rank_delay_s(10, 90, 3600, 1000.0), abs=1e-5
