@@ -19,6 +19,7 @@ from control.loops import Loop, run_loop
 from control.recount import Recount
 from control.rescue import Rescue
 from control.retention import Retention
+from control.rounds import Watch
 from control.webhooks import Webhooks
 from runtime import metrics
 from runtime.logs import configure_logs, say_ready
@@ -30,6 +31,7 @@ from runtime.tracing import open_tracer
 from storage.broker import Publisher
 from storage.credit import Ceilings
 from storage.depths import BrokerDepths
+from storage.due import Due
 
 log = structlog.get_logger()
 _RETENTION_EVERY_S = 30.0
@@ -50,19 +52,22 @@ async def _serve(settings: Settings) -> None:
     dispatch = Dispatch(database, publisher, ceilings, streams, order=settings.order, idle_s=settings.tick_s)
     leader = Leader(database, "control", f"{socket.gethostname()}-{os.getpid()}", settings.leader_lease_s)
     removal = FileRemoval(database, blobs, upload_s=settings.upload_s, retention_s=settings.retention_s)
+    watch = Watch(database, settings.tick_s)
+    rounds, tick_s = watch.rounds, settings.tick_s
     loops = [
-        Loop("rescue", settings.tick_s, Rescue(database, streams)),
+        Loop("watch", tick_s, watch),
+        rounds[Due.LEASES].loop("rescue", tick_s, Rescue(database, streams)),
         Loop("dispatch", settings.tick_s, dispatch, dispatch.rest, dispatch.pause, counted=False),
-        Loop("recount", 2 * settings.tick_s, Recount(database, BrokerDepths(broker, settings.key_prefix))),
-        Loop("expiry", settings.tick_s, Expiry(database, streams)),
+        Loop("recount", 2 * tick_s, Recount(database, BrokerDepths(broker, settings.key_prefix))),
+        rounds[Due.DEADLINES].loop("expiry", tick_s, Expiry(database, streams)),
         Loop("retention", _RETENTION_EVERY_S, retention),
-        *batch_loops(settings, database, blobs, streams, dispatch.wake, tracer),
-        Loop("files", _FILES_EVERY * settings.tick_s, removal),
+        *batch_loops(settings, database, blobs, streams, dispatch.wake, tracer, rounds[Due.BATCHES]),
+        Loop("files", _FILES_EVERY * tick_s, removal),
     ]
     loops.append(Loop("budgets", _BUDGETS_EVERY_S, Budgets(database)))
     sender = WebhookSender(private_allowed=settings.webhook_private)
     webhooks = Webhooks(database, sender, settings.key_pepper.get_secret_value().encode(), tracer)
-    loops.append(Loop("webhooks", settings.tick_s, webhooks))
+    loops.append(rounds[Due.WEBHOOKS].loop("webhooks", tick_s, webhooks))
     figures = Figures(database)
     loops.append(Loop("figures", _FIGURES_EVERY_S, figures, figures.rest))
     metrics.CONTROL_LEADING.set_function(lambda: float(leader.leading))

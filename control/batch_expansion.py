@@ -34,7 +34,7 @@ class Limits:
 class BatchExpansion:
     """The expansion's tick."""
 
-    found = False
+    begun = False  # whether any batch has lines left to expand
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class BatchExpansion:
         Windows are never small, so that there is something to order in them.
         """
         begun = await batches_to(Work.EXPAND, self._database)
-        self.found = bool(begun)
+        self.begun = bool(begun)
         half = self._limits.live_tasks // 2
         room = [batch for batch in begun if not batch.late and batch.unwritten <= half]
         return {"expanded": await for_each(room, self._expand)}

@@ -25,7 +25,7 @@ log = structlog.get_logger()
 class BatchResults:
     """The results' tick."""
 
-    found = False
+    open = False  # whether any batch is
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class BatchResults:
     async def __call__(self) -> Mapping[str, int]:
         """Write what ended; returns how many lines."""
         open_ones = await batches_to(Work.TEND, self._database)
-        self.found = bool(open_ones)
+        self.open = bool(open_ones)
         ids = {batch.id for batch in open_ones}
         self._written_at = {id_: at for id_, at in self._written_at.items() if id_ in ids}
         return {"written": await for_each(open_ones, self._tend)}

@@ -14,15 +14,12 @@ from storage.blobs import Blobs
 class BatchValidation:
     """The validation's tick. `max_line_bytes`: a request's bound, and room for what is around it."""
 
-    found = False
-
     def __init__(self, database: AsyncEngine, blobs: Blobs, *, max_line_bytes: int) -> None:
         self._database, self._blobs, self._max_line_bytes = database, blobs, max_line_bytes
 
     async def __call__(self) -> Mapping[str, int]:
         """Validate what waits for it."""
         waiting = [batch for batch in await batches_to(Work.VALIDATE, self._database) if not batch.late]
-        self.found = bool(waiting)
         return {"validated": await for_each(waiting, self._validate)}
 
     async def _validate(self, batch: Batch) -> int:

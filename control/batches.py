@@ -25,17 +25,17 @@ def batch_loops(
     streams: EventStreams,
     wake: Callable[[], None],
     tracer: Tracer | None,
+    rounds: Rounds,
 ) -> list[Loop]:
     """Validation, expansion, results. `wake` tells the dispatcher that something waits."""
     line_bytes = settings.max_body_bytes + _ENVELOPE_BYTES
     limits = Limits(settings.batch_live_tasks, line_bytes, settings.max_attempts)
     often_s = settings.tick_s / _OFTEN
-    rounds = Rounds(settings.tick_s)
     validation = BatchValidation(database, blobs, max_line_bytes=line_bytes)
     expansion = BatchExpansion(database, blobs, limits, wake, tracer)
     results = BatchResults(database, blobs, streams, max_line_bytes=line_bytes, tracer=tracer)
     return [
         rounds.loop("batch_validation", often_s, validation),
-        rounds.loop("batch_expansion", often_s, expansion),
-        rounds.loop("batch_results", 2 * often_s, results, counted=False),
+        rounds.loop("batch_expansion", often_s, expansion, busy=lambda: expansion.begun),
+        rounds.loop("batch_results", 2 * often_s, results, busy=lambda: results.open, counted=False),
     ]

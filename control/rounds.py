@@ -1,47 +1,82 @@
-"""Loops that give one another work: each looks rarely while there is none, and at once when another did something."""
+"""Loops that rest until there is something for them: they are stirred by one another, or by the watch.
+
+Asking for each duty apart whether there is anything to do costs more than the duties themselves, so one statement
+asks for all of them (`Watch`), and each loop looks by itself only now and then.
+"""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.loops import Loop
+from services.tend import what_is_due
+from storage.due import Due
+
+_ANYWAY = 10  # ticks: a loop that nobody stirred looks all the same
+Tick = Callable[[], Awaitable[Mapping[str, int]]]
 
 
-class Duty(Protocol):
-    """A tick that knows whether there is anything to look after."""
-
-    found: bool  # at the last round
-
-    async def __call__(self) -> Mapping[str, int]:
-        """Do one round; return counts of what was done."""
+def _never() -> bool:
+    return False
 
 
 class Rounds:
-    """Makes the loops. `idle_s`: between two rounds of a loop that found nothing."""
+    """Loops of one kind, of which each may give the others work."""
 
     def __init__(self, idle_s: float) -> None:
+        """`idle_s`: between two rounds of a loop that nobody stirs."""
         self._idle_s = idle_s
         self._stirs: list[asyncio.Event] = []
 
-    def loop(self, name: str, often_s: float, duty: Duty, *, counted: bool = True) -> Loop:
-        """One more. `often_s`: between two rounds while there is something to look after."""
-        stir = asyncio.Event()
-        self._stirs.append(stir)
+    def stir(self) -> None:
+        """There is something to do: have all of them look."""
+        for stir in self._stirs:
+            stir.set()
 
-        async def tick() -> Mapping[str, int]:
-            counts = await duty()
-            if any(counts.values()):
-                for other in self._stirs:
-                    if other is not stir:
-                        other.set()
+    def loop(
+        self,
+        name: str,
+        often_s: float,
+        tick: Tick,
+        *,
+        busy: Callable[[], bool] = _never,
+        counted: bool = True,
+    ) -> Loop:
+        """One more. `often_s`: between two rounds after one that did something, or while it is `busy`."""
+        mine, did = asyncio.Event(), False
+        self._stirs.append(mine)
+
+        async def round_() -> Mapping[str, int]:
+            nonlocal did
+            counts = await tick()
+            did = any(counts.values())
+            if did:
+                for stir in self._stirs:
+                    if stir is not mine:
+                        stir.set()
             return counts
 
         async def pause() -> None:
             try:
-                async with asyncio.timeout(often_s if duty.found else self._idle_s):
-                    await stir.wait()
+                async with asyncio.timeout(often_s if did or busy() else self._idle_s):
+                    await mine.wait()
             except TimeoutError:
                 pass
-            stir.clear()
+            mine.clear()
 
-        return Loop(name, often_s, tick, pause=pause, counted=counted)
+        return Loop(name, often_s, round_, pause=pause, counted=counted)
+
+
+class Watch:
+    """The watch's tick: asks what is due and stirs whom it concerns."""
+
+    def __init__(self, database: AsyncEngine, tick_s: float) -> None:
+        self._database = database
+        self.rounds = {due: Rounds(_ANYWAY * tick_s) for due in Due}
+
+    async def __call__(self) -> Mapping[str, int]:
+        """Look once."""
+        for due in await what_is_due(self._database):
+            self.rounds[due].stir()
+        return {}

@@ -1,0 +1,37 @@
+"""What is due for the control process, asked in one statement: most of the time the answer is nothing.
+
+A duty's own statements decide what they take; these conditions only say whether to look.
+"""
+
+from enum import Enum
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+class Due(Enum):
+    """Kinds of work that time or others bring about."""
+
+    LEASES = "leases"  # expired ones
+    DEADLINES = "deadlines"  # of queued tasks, passed
+    WEBHOOKS = "webhooks"  # to be queued or sent
+    BATCHES = "batches"  # open ones
+
+
+_WHERE = {
+    Due.LEASES: "tasks WHERE state IN ('in_progress', 'cancelling') AND lease_expires_at < now()",
+    Due.DEADLINES: "tasks WHERE state = 'queued' AND deadline_at <= now()",
+    Due.WEBHOOKS: """(
+        SELECT 1 FROM tasks WHERE webhook IS NOT NULL AND webhook_at IS NULL AND finished_at IS NOT NULL
+        UNION ALL SELECT 1 FROM webhook_deliveries WHERE next_at <= now()) AS either""",
+    Due.BATCHES: "batches WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling')",
+}
+_DUE = sa.text(
+    "SELECT " + ", ".join(f"EXISTS (SELECT 1 FROM {where}) AS {kind.value}" for kind, where in _WHERE.items())
+)
+
+
+async def read_due(connection: AsyncConnection) -> set[Due]:
+    """Say what there is to do now."""
+    row = (await connection.execute(_DUE)).one()
+    return {kind for kind, is_due in zip(_WHERE, row, strict=True) if is_due}
