@@ -15,12 +15,14 @@ NAMES = (
     "control",
     "depth",
     "fairness",
+    "growth",
     "interactive",
     "length",
     "overload",
     "raw",
     "recovery",
     "serve",
+    "single",
     "telemetry",
 )  # fmt: skip
 

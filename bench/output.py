@@ -1,6 +1,7 @@
 """What becomes of a result: a table on the terminal, a JSON file, a picture."""
 
 import json
+import math
 from pathlib import Path
 
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.table import Table
 from bench.harness import Result
 
 RESULTS = Path(__file__).parent / "results"
+ACROSS = 6  # rows' pictures side by side
 
 
 def show(result: Result, console: Console) -> None:
@@ -44,10 +46,12 @@ def draw(result: Result, path: Path) -> bool:
         from matplotlib.figure import Figure
     except ImportError:
         return False
-    figure = Figure(figsize=(3.2 * max(1, len(result.rows)), 3.2), layout="constrained")
+    across = max(1, min(ACROSS, len(result.rows)))
+    down = max(1, math.ceil(len(result.rows) / across))
+    figure = Figure(figsize=(3.2 * across, 3.2 * down), layout="constrained")
     FigureCanvasAgg(figure)
     for place, row in enumerate(result.rows, start=1):
-        axes = figure.add_subplot(1, len(result.rows), place)
+        axes = figure.add_subplot(down, across, place)
         below, above = row.value - row.low, row.high - row.value
         axes.errorbar([0], [row.value], yerr=[[below], [above]], fmt="o", capsize=6, color="#204a87")
         words = row.target.split()
@@ -56,7 +60,8 @@ def draw(result: Result, path: Path) -> bool:
         axes.set_title(f"{row.name}\ntarget {row.target}" if row.target else row.name, fontsize=9)
         axes.set_ylabel(row.unit)
         axes.set_xticks([])
-        axes.set_ylim(bottom=0)
+        if row.low >= 0:
+            axes.set_ylim(bottom=0)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     return True

@@ -23,6 +23,19 @@ from bench.peer import PeerError, die_with_parent, log_tail
 READY_S = 300.0  # the first start converts the demo model
 _STOP_S = 90.0
 _MODELS = Path(".headrace") / "bench-models"  # converted once for all benchmarks run from a folder
+_DEMO_MODEL = "smollm2-135m-instruct"  # as `headrace up` names it
+
+
+def demo_model() -> Path:
+    """Return the folder of the model that a stack serves, converted now where no stack did it. Raises: PeerError."""
+    folder = _MODELS.absolute() / _DEMO_MODEL
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.stack.model", str(folder)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise PeerError(f"the demo model could not be made: {done.stderr[-500:]}")
+    return folder
 
 
 class Stack:
