@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import statistics
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +46,7 @@ class Plan:
 
 
 FULL = Plan(
-    (DEFAULT, "libiomp", "core_in_worker", DEFAULT, "one_thread", "compiled", DEFAULT, TIMED),
+    (DEFAULT, "libgomp", "core_in_worker", DEFAULT, "one_thread", "compiled", DEFAULT, TIMED),
     tokens=64, singles=4, in_flight=32, requests=64, many_tokens=32, manys=2,
 )  # fmt: skip
 QUICK = Plan((DEFAULT, TIMED), tokens=16, singles=2, in_flight=8, requests=8, many_tokens=8, manys=1)
@@ -68,13 +67,9 @@ def arm(name: str, folder: Path) -> Arm:
         case "one_thread":
             core = str(min(os.sched_getaffinity(0)))
             return Arm("one compute thread", {"VLLM_CPU_OMP_THREADS_BIND": core})
-        case "libiomp":
-            library = Path(sys.prefix) / "lib" / "libiomp5.so"  # intel-openmp, which vllm-cpu brings along
-            if not library.exists():
-                raise PeerError(f"{library.name} is not installed")
-            return Arm(
-                "Intel's OpenMP before torch's (LD_PRELOAD of libiomp5.so)", {"LD_PRELOAD": str(library)}
-            )
+        case "libgomp":
+            # set and empty: the worker's own choice is left out, and vLLM puts torch's there
+            return Arm("torch's own OpenMP instead of Intel's", {"LD_PRELOAD": ""})
         case "core_in_worker":
             return Arm(
                 "vLLM's scheduler in the process that computes (VLLM_ENABLE_V1_MULTIPROCESSING=0 and "

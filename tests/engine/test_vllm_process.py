@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.support.demo_model import demo_model
 from tests.support.engines import Result, chat, request, run
 from tests.support.waiting import eventually, is_alive
 from workers.engine import EngineDeadError
-from workers.vllm_process import prepare_environment
+from workers.vllm_process import intel_openmp, prepare_environment
 
 pytestmark = pytest.mark.vllm
 
@@ -100,3 +101,37 @@ def test_what_the_operator_set_in_the_environment_stays(monkeypatch: pytest.Monk
     prepare_environment(on_cpu=True)
     assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "1"
     assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
+
+
+def test_engines_on_cpu_get_intels_openmp_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(os, "environ", {})
+    prepare_environment(on_cpu=True)
+    assert "LD_PRELOAD" not in os.environ
+    library = tmp_path / "lib" / "libiomp5.so"
+    library.parent.mkdir()
+    library.touch()
+    prepare_environment(on_cpu=False)
+    assert "LD_PRELOAD" not in os.environ
+    prepare_environment(on_cpu=True)
+    assert os.environ["LD_PRELOAD"] == str(library)
+    monkeypatch.setattr(os, "environ", {"LD_PRELOAD": "of the operator"})
+    prepare_environment(on_cpu=True)
+    assert os.environ["LD_PRELOAD"] == "of the operator"
+
+
+@pytest.mark.skipif(intel_openmp() is None, reason="not installed: vllm-cpu brings it along on x86 only")
+@pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="the operator preloads something else")
+async def test_an_engine_computes_on_intels_openmp(engines: Engines) -> None:
+    from workers.vllm_engine import VLLMEngine
+
+    engine = await engines.running("vllm")
+    assert isinstance(engine, VLLMEngine)
+    assert "Paris" in (await run(engine, request(chat()))).only.text
+    assert any("libiomp5.so" in _mapped(pid) for pid in engine.pids())
+
+
+def _mapped(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
