@@ -35,6 +35,7 @@ from api.state import ApiState
 from api.tracing import TraceRequests
 from runtime.admission import Admission
 from runtime.capacity import MemoryAlarm
+from runtime.ended import Endings
 from runtime.logs import configure_logs
 from runtime.open_files import raise_open_files
 from runtime.publishing import PublishingThread
@@ -47,7 +48,7 @@ from runtime.resources import (
     open_streams,
 )
 from runtime.settings import Settings
-from runtime.tracing import open_tracer
+from runtime.tracing import Tracer, open_tracer
 from services.deliver import mark_delivered
 from storage.limits import RateLimiter
 
@@ -55,7 +56,7 @@ log = structlog.get_logger()
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
+async def _opened(settings: Settings, tracer: Tracer | None) -> AsyncIterator[ApiState]:
     database = open_database(settings, name="api")
     redis, broker = open_redis(settings), open_redis(settings, settings.broker_url)
     streams = open_streams(settings, redis)
@@ -75,6 +76,7 @@ async def _opened(settings: Settings) -> AsyncIterator[ApiState]:
         memory=MemoryAlarm((redis, broker), settings.memory_alarm_share),
         limiter=RateLimiter(redis, settings.key_prefix),
         deliveries=Aside("deliveries", partial(mark_delivered, database), every_s=1.0, again_s=60.0),
+        endings=Endings(database, settings.log_key, tracer),
     )
     publisher.start()
     await live.start()
@@ -100,7 +102,7 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.tracer = open_tracer(settings, "api")
-        async with _opened(settings) as state:
+        async with _opened(settings, app.state.tracer) as state:
             app.state.headrace = state
             log.info("ready")
             yield

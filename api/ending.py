@@ -23,6 +23,8 @@ async def cancel_task(state: ApiState, tenant_id: str, task_id: str) -> TaskStat
     except RedisError as error:
         # The lease renewal brings a cancel to the worker too, and followers find the ended row.
         log.warning("cancel_not_announced", task_id=task_id, error=str(error))
+    if after == TaskState.CANCELLED:
+        await state.endings.tell([task_id])
     return after
 
 
@@ -34,6 +36,7 @@ async def give_up_task(state: ApiState, task_id: str, failure: Failure) -> bool:
         await state.streams.close(task_id, events.FINAL[TaskState.FAILED], _data(TaskState.FAILED, failure))
     except RedisError as error:
         log.warning("end_not_announced", task_id=task_id, error=str(error))
+    await state.endings.tell([task_id])
     return True
 
 

@@ -12,6 +12,7 @@ from api.aside import Aside
 from api.live import LiveEvents
 from runtime.admission import Admission
 from runtime.capacity import MemoryAlarm
+from runtime.ended import Endings
 from runtime.publishing import PublishingThread
 from runtime.settings import Settings
 from runtime.tokenizers import Tokenizers
@@ -37,6 +38,7 @@ class ApiState:
     memory: MemoryAlarm
     limiter: RateLimiter
     deliveries: Aside
+    endings: Endings
     tokenizers: Tokenizers = field(default_factory=Tokenizers)
 
     def note_delivered(self, task: Task) -> None:

@@ -22,6 +22,7 @@ from control.retention import Retention
 from control.rounds import Watch
 from control.webhooks import Webhooks
 from runtime import metrics
+from runtime.ended import Endings
 from runtime.logs import configure_logs, say_ready
 from runtime.metrics_server import serve_metrics
 from runtime.resources import open_blobs, open_celery, open_database, open_redis, open_streams
@@ -46,22 +47,25 @@ async def _serve(settings: Settings) -> None:
     streams = open_streams(settings, redis)
     blobs = open_blobs(settings)
     tracer = open_tracer(settings, "control")
+    endings = Endings(database, settings.log_key, tracer)
     retention = Retention(database, streams, settings=settings)
     ceilings = Ceilings(broker, settings.key_prefix)
     publisher = Publisher(open_celery(settings))
-    dispatch = Dispatch(database, publisher, ceilings, streams, order=settings.order, idle_s=settings.tick_s)
+    dispatch = Dispatch(
+        database, publisher, ceilings, streams, endings, order=settings.order, idle_s=settings.tick_s
+    )
     leader = Leader(database, "control", f"{socket.gethostname()}-{os.getpid()}", settings.leader_lease_s)
     removal = FileRemoval(database, blobs, upload_s=settings.upload_s, retention_s=settings.retention_s)
     watch = Watch(database, settings.tick_s)
     rounds, tick_s = watch.rounds, settings.tick_s
     loops = [
         Loop("watch", tick_s, watch),
-        rounds[Due.LEASES].loop("rescue", tick_s, Rescue(database, streams)),
+        rounds[Due.LEASES].loop("rescue", tick_s, Rescue(database, streams, endings)),
         Loop("dispatch", settings.tick_s, dispatch, dispatch.rest, dispatch.pause, counted=False),
         Loop("recount", 2 * tick_s, Recount(database, BrokerDepths(broker, settings.key_prefix))),
-        rounds[Due.DEADLINES].loop("expiry", tick_s, Expiry(database, streams)),
+        rounds[Due.DEADLINES].loop("expiry", tick_s, Expiry(database, streams, endings)),
         Loop("retention", _RETENTION_EVERY_S, retention),
-        *batch_loops(settings, database, blobs, streams, dispatch.wake, tracer, rounds[Due.BATCHES]),
+        *batch_loops(settings, database, blobs, streams, endings, dispatch.wake, tracer, rounds[Due.BATCHES]),
         Loop("files", _FILES_EVERY * tick_s, removal),
     ]
     loops.append(Loop("budgets", _BUDGETS_EVERY_S, Budgets(database)))

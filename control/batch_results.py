@@ -9,7 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.each import for_each
 from core.batches import BatchState
+from core.states import TaskState
 from core.traces import trace_of
+from runtime.ended import Endings
 from runtime.tracing import BATCH, Span, Tracer
 from services.end_batch import end_batch
 from services.read_batches import batches_to, find_batch
@@ -32,12 +34,13 @@ class BatchResults:
         database: AsyncEngine,
         blobs: Blobs,
         streams: EventStreams,
+        endings: Endings,
         *,
         max_line_bytes: int,
         tracer: Tracer | None = None,
     ) -> None:
         self._database, self._blobs, self._streams = database, blobs, streams
-        self._tracer = tracer
+        self._endings, self._tracer = endings, tracer
         self._max_line_bytes = max_line_bytes
         self._written_at: dict[str, float] = {}  # monotonic, of each open batch's newest part
 
@@ -95,9 +98,12 @@ class BatchResults:
         )
 
     async def _stop(self, batch: Batch) -> None:
+        changed = await stop_tasks(self._database, batch)
+        await self._endings.tell([id_ for id_, state in changed.items() if state is TaskState.CANCELLED])
         try:
-            for task_id in await stop_tasks(self._database, batch):
-                await self._streams.ask_cancel(task_id)
+            for task_id, state in changed.items():
+                if state is TaskState.CANCELLING:
+                    await self._streams.ask_cancel(task_id)
         except RedisError as error:  # the lease's renewal tells the workers
             log.warning("cancel_not_announced", batch_id=batch.id, error=str(error))
 

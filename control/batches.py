@@ -9,6 +9,7 @@ from control.batch_results import BatchResults
 from control.batch_validation import BatchValidation
 from control.loops import Loop
 from control.rounds import Rounds
+from runtime.ended import Endings
 from runtime.settings import Settings
 from runtime.tracing import Tracer
 from storage.blobs import Blobs
@@ -23,6 +24,7 @@ def batch_loops(
     database: AsyncEngine,
     blobs: Blobs,
     streams: EventStreams,
+    endings: Endings,
     wake: Callable[[], None],
     tracer: Tracer | None,
     rounds: Rounds,
@@ -33,7 +35,7 @@ def batch_loops(
     often_s = settings.tick_s / _OFTEN
     validation = BatchValidation(database, blobs, max_line_bytes=line_bytes)
     expansion = BatchExpansion(database, blobs, limits, wake, tracer)
-    results = BatchResults(database, blobs, streams, max_line_bytes=line_bytes, tracer=tracer)
+    results = BatchResults(database, blobs, streams, endings, max_line_bytes=line_bytes, tracer=tracer)
     return [
         rounds.loop("batch_validation", often_s, validation),
         rounds.loop("batch_expansion", often_s, expansion, busy=lambda: expansion.begun),

@@ -21,6 +21,7 @@ from core.lanes import Lane
 from core.order import Head, Turns, plan_fair, plan_fifo
 from core.prefix import Streak, lengthen
 from core.states import TaskState
+from runtime.ended import Endings
 from runtime.publishing import wakeup_of
 from services.dispatch import Surroundings, View, expire_late, lift_shares, look, look_around
 from services.publish import note_published
@@ -46,6 +47,7 @@ class Dispatch:
         publisher: Publisher,
         ceilings: Ceilings,
         streams: EventStreams,
+        endings: Endings,
         *,
         order: str,
         idle_s: float,
@@ -53,7 +55,7 @@ class Dispatch:
         around_s: float = _AROUND_S,
     ) -> None:
         self._database, self._publisher, self._ceilings = database, publisher, ceilings
-        self._streams, self._fifo = streams, order == "fifo"
+        self._streams, self._endings, self._fifo = streams, endings, order == "fifo"
         self._idle_s, self._older_s, self._around_s = idle_s, older_s, around_s
         self._measuring = Measuring(database)
         self._turns: dict[str, Turns] = {}
@@ -153,7 +155,9 @@ class Dispatch:
             if plan.picks and not await self._publish([queue.outgoing(head) for head in plan.picks]):
                 break
         if late:
-            for task_id in await expire_late(self._database, [head.id for head in late]):
+            ended = await expire_late(self._database, [head.id for head in late])
+            await self._endings.tell(ended)
+            for task_id in ended:
                 await announce(self._streams, task_id, TaskState.EXPIRED, Failure.DEADLINE)
         return len(picks), len(late)
 

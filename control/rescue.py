@@ -1,4 +1,7 @@
-"""Expired leases: their tasks are queued for the next attempt, or ended."""
+"""Expired leases: their tasks are queued for the next attempt, or ended.
+
+What their workers can't tell any more is told here: of every attempt that was lost, and of every end.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,6 +12,7 @@ from redis.exceptions import RedisError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.announce import announce
+from runtime.ended import Endings
 from schemas import events
 from services.tend import rescue
 from storage.streams import EventStreams
@@ -21,14 +25,16 @@ log = structlog.get_logger()
 class Rescue:
     """The rescuer's tick. Without Redis it ends tasks all the same: readers find the row."""
 
-    def __init__(self, database: AsyncEngine, streams: EventStreams) -> None:
-        self._database, self._streams = database, streams
+    def __init__(self, database: AsyncEngine, streams: EventStreams, endings: Endings) -> None:
+        self._database, self._streams, self._endings = database, streams, endings
         self._redis_away = False  # found in this tick: not to be waited for once a task
 
     async def __call__(self) -> Mapping[str, int]:
         """Rescue what is lost now; the outbox publishes what is queued again."""
         self._redis_away = False
         rescued = await rescue(self._database, limit=_LIMIT, count_streamed=self._count_streamed)
+        self._endings.tell_lost(rescued.lost)
+        await self._endings.tell([task_id for task_id, _, _ in rescued.ended], rescued.given_up)
         for task_id, state, failure in rescued.ended:
             if not self._redis_away:
                 await announce(self._streams, task_id, state, failure)

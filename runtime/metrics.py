@@ -48,12 +48,12 @@ _STEP = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0
 TASKS_ACCEPTED = _counter("tasks_accepted_total", "Tasks accepted.", TASK)
 TASKS_ENDED = _counter(
     "tasks_ended_total",
-    "Tasks ended by a worker; reason is the finish reason, or the failure reason.",
+    "Tasks ended, by whichever process; reason is the finish reason, or the failure reason.",
     (*TASK, "state", "reason"),
 )
 ATTEMPTS_ENDED = _counter(
     "attempts_ended_total",
-    "Attempts ended; outcome is settled, handed_back or lost, reason the failure reason where there is one.",
+    "Attempts ended; outcome is settled, handed_back or lost (found by the rescuer), reason the failure reason.",
     ("model", "outcome", "reason"),
 )
 TTFT = _histogram("ttft_seconds", "Acceptance to the first token sent.", TASK, _LATENCY)

@@ -15,6 +15,8 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from core.digests import derive_key
+
 SECRETS_DIR_VARIABLE = "HEADRACE_SECRETS_DIR"
 
 
@@ -32,6 +34,9 @@ class Settings(BaseSettings):
 
     # Secrets
     key_pepper: SecretStr  # keys are stored as HMAC-SHA256 under this; changing it voids every key
+    # what hashes of texts in logs are keyed with, the same for api, control and workers; None: derived from the
+    # pepper, which a worker need not have
+    log_hash_key: SecretStr | None = None
 
     # API
     api_host: str = "127.0.0.1"
@@ -118,6 +123,12 @@ class Settings(BaseSettings):
 
     # Logs
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def log_key(self) -> bytes:
+        """The key of the hashes in logs."""
+        secret = self.log_hash_key or self.key_pepper
+        return derive_key(secret.get_secret_value().encode(), "log")
 
 
 @cache

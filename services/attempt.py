@@ -22,22 +22,23 @@ class Holder:
 
 
 async def claim(database: AsyncEngine, task_ids: Sequence[str], holder: Holder) -> dict[str, Claim]:
-    """Claim those of the tasks that may run; one whose tenant lost the model fails as forbidden."""
-    async with database.begin() as connection:
+    """Claim those of the tasks that may run."""
+    async with autocommit(database) as connection:
         claims = await attempts.claim(
             connection, task_ids, model=holder.model, worker=holder.worker, lease_s=holder.lease_s
         )
-        missed = set(task_ids) - {claim.task_id for claim in claims}
-        if missed:
-            for task_id in await attempts.find_ungranted(connection, list(missed)):
-                await tasks.end_queued(
-                    connection,
-                    task_id,
-                    TaskState.FAILED,
-                    Failure.FORBIDDEN,
-                    RULES[Failure.FORBIDDEN].message,
-                )
     return {claim.task_id: claim for claim in claims}
+
+
+async def end_forbidden(database: AsyncEngine, task_ids: Sequence[str]) -> list[str]:
+    """Fail those of the queued tasks whose tenant lost the model; return them."""
+    failure = Failure.FORBIDDEN
+    async with database.begin() as connection:
+        return [
+            task_id
+            for task_id in await attempts.find_ungranted(connection, task_ids)
+            if await tasks.end_queued(connection, task_id, TaskState.FAILED, failure, RULES[failure].message)
+        ]
 
 
 async def renew(database: AsyncEngine, running: Sequence[Held], lease_s: float) -> dict[str, TaskState]:

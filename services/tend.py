@@ -11,7 +11,7 @@ from core.states import TaskState
 from storage import attempts, idempotency, presence, retention, tasks, webhooks
 from storage.autocommit import autocommit
 from storage.due import Due, read_due
-from storage.records import Ending, Lost
+from storage.records import Ending, Lost, LostAttempt
 from storage.retention import Periods
 
 
@@ -25,8 +25,14 @@ async def what_is_due(database: AsyncEngine) -> set[Due]:
 class Rescued:
     """What one round did to expired leases."""
 
-    requeued: list[str]
+    lost: list[LostAttempt]  # whose tasks are queued again
     ended: list[tuple[str, TaskState, Failure | None]]  # id, state, and what its owner is told went wrong
+    given_up: dict[str, LostAttempt]  # of the tasks that ended
+
+    @property
+    def requeued(self) -> list[str]:
+        """The tasks that are queued again."""
+        return [attempt.task_id for attempt in self.lost]
 
 
 # Counts the tokens that the lost attempts streamed: they were generated, so a cancel charges them. None: it
@@ -37,26 +43,29 @@ CountStreamed = Callable[[str], Awaitable[int | None]]
 async def rescue(database: AsyncEngine, *, limit: int, count_streamed: CountStreamed) -> Rescued:
     """Queue tasks with an expired lease again, or end them where cancel, deadline or attempts say so."""
     async with database.begin() as connection:
-        requeued = await attempts.rescue(connection, limit=limit)
+        lost_attempts = await attempts.rescue(connection, limit=limit)
     async with autocommit(database) as connection:
         found = await attempts.find_lost(connection, limit=limit)
     # counted before anything is locked: Redis may be slow to answer
     streamed = {lost.task_id: await count_streamed(lost.task_id) for lost in found}
     endings: list[Ending] = []
     ended: dict[str, str] = {}
+    given_up: dict[str, LostAttempt] = {}
     if streamed:
         async with database.begin() as connection:
             still = await attempts.find_lost(connection, limit=limit)
             endings = [_ending(lost, streamed[lost.task_id]) for lost in still if lost.task_id in streamed]
             ended = await attempts.settle(connection, endings)
+            given_up = {lost.task_id: lost.told for lost in still if lost.task_id in ended}
     states = {task_id: TaskState(state) for task_id, state in ended.items()}
     failures = {ending.task_id: ending.failure for ending in endings}
     return Rescued(
-        requeued,
+        lost_attempts,
         [
             (task_id, state, None if state is TaskState.CANCELLED else failures[task_id])
             for task_id, state in states.items()
         ],
+        given_up,
     )
 
 

@@ -30,12 +30,11 @@ _DRAIN_LINES = 5000  # of lines that never ran, in one part
 Result = tuple[LineOutcome, dict[str, Any]]
 
 
-async def stop_tasks(database: AsyncEngine, batch: Batch) -> list[str]:
-    """Cancel the tasks of a batch that is being cancelled; return those that run and are to be told."""
+async def stop_tasks(database: AsyncEngine, batch: Batch) -> dict[str, TaskState]:
+    """Cancel the tasks of a batch that is being cancelled; return the states of those that changed."""
     async with database.begin() as connection:
         live = await batch_items.find_live(connection, batch.id)
-        changed = await tasks.request_cancel(connection, batch.caller.tenant_id, live)
-    return [task_id for task_id, state in changed.items() if state is TaskState.CANCELLING]
+        return await tasks.request_cancel(connection, batch.caller.tenant_id, live)
 
 
 async def write_ended(database: AsyncEngine, blobs: Blobs, batch: Batch, part: int) -> list[str] | None:

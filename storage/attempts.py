@@ -5,6 +5,7 @@ Rows are locked in id order, so two statements over the same tasks can't deadloc
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import orjson
 import sqlalchemy as sa
@@ -14,7 +15,7 @@ from core.failures import RULES, Failure
 from core.lanes import Lane, LengthClass, Priority
 from storage.budgets import SPEND
 from storage.ledger import PRICES, USED, used_of
-from storage.records import Claim, Ending, Held, Lost, Used
+from storage.records import Claim, Ending, Held, Lost, LostAttempt, Used
 from storage.tariffs import tariff_of
 
 _IDS = sa.bindparam("ids", type_=sa.ARRAY(sa.Text))
@@ -35,6 +36,8 @@ FROM granted, task_payloads p
 WHERE t.id = granted.id AND p.task_id = t.id
 RETURNING t.id, t.tenant_id, t.key_id, t.attempt, t.url, p.request, t.max_output_tokens, t.prompt_tokens,
   t.reserved_tokens, t.created_at, t.priority, t.failures, t.preemptions, t.length_class, t.traceparent,
+  CASE WHEN t.traceparent IS NOT NULL AND t.priority = 'batch'
+    THEN (SELECT i.batch_id FROM batch_items i WHERE i.task_id = t.id) END AS batch_id,
   granted.class AS tenant_class, {USED},
   CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s,
   CAST(extract(epoch FROM now() - t.created_at) AS float8) AS waited_s,
@@ -70,6 +73,7 @@ async def claim(
             reserved_tokens=row.reserved_tokens,
             tenant_class=row.tenant_class,
             traceparent=row.traceparent,
+            batch_id=row.batch_id,
         )
         for row in rows
     ]
@@ -241,7 +245,7 @@ _MISFORTUNES = 10
 
 _REQUEUE = """
 WITH locked AS MATERIALIZED (
-  SELECT t.id, {blame} AS blame FROM tasks t WHERE t.state = 'in_progress' AND {which}
+  SELECT t.id, {blame} AS blame, t.lease_expires_at AS expired_at FROM tasks t WHERE t.state = 'in_progress' AND {which}
     AND t.failures + {blame} < t.max_attempts AND t.attempt < t.max_attempts + {misfortunes}
   ORDER BY t.id {limit} FOR UPDATE OF t
 ), requeued AS (
@@ -253,8 +257,12 @@ WITH locked AS MATERIALIZED (
   INSERT INTO attempts (task_id, attempt, worker, claimed_at, outcome, failure, engine_us)
   SELECT id, attempt, worker, claimed_at, state, :failure, {engine} FROM requeued t
 )
-SELECT id, attempt FROM requeued
+SELECT {told} FROM requeued t JOIN locked USING (id)
 """
+# of an attempt that was lost; `lease`: when that was
+_TOLD = """t.id, t.tenant_id, t.model, t.length_class, t.priority, t.attempt, t.worker, t.created_at, t.claimed_at,
+  t.traceparent, {lease} AS lease_expired_at, now() AS found_at,
+  (SELECT i.batch_id FROM batch_items i WHERE i.task_id = t.id) AS batch_id"""
 _HAND_BACK = sa.text(
     _REQUEUE.format(
         blame="CAST(:blame AS int)",
@@ -265,6 +273,7 @@ _HAND_BACK = sa.text(
     usage_prompt_tokens = :prompt, usage_cached_tokens = :cached, usage_output_tokens = :output,
     engine_us = :engine_us""",
         engine=_ENGINE_US,
+        told="id",
     )
 )
 _RESCUE = sa.text(
@@ -275,6 +284,7 @@ _RESCUE = sa.text(
         misfortunes=_MISFORTUNES,
         used="",  # stays as last renewed
         engine=_ENGINE_US,
+        told=_TOLD.format(lease="locked.expired_at"),
     )
 )
 
@@ -302,14 +312,31 @@ async def hand_back(
     return rows.one_or_none() is not None
 
 
-async def rescue(connection: AsyncConnection, *, limit: int) -> list[str]:
-    """Queue tasks with an expired lease again where attempts and deadline allow; return their ids."""
+async def rescue(connection: AsyncConnection, *, limit: int) -> list[LostAttempt]:
+    """Queue tasks with an expired lease again where attempts and deadline allow; return the attempts that held them."""
     rows = await connection.execute(_RESCUE, {"failure": Failure.WORKER_LOST, "limit": limit})
-    return [row.id for row in rows]
+    return [_told(row) for row in rows]
+
+
+def _told(row: Any) -> LostAttempt:
+    return LostAttempt(
+        task_id=row.id,
+        tenant_id=row.tenant_id,
+        lane=Lane(row.model, LengthClass(row.length_class), Priority(row.priority)),
+        attempt=row.attempt,
+        worker=row.worker,
+        created_at=row.created_at,
+        claimed_at=row.claimed_at,
+        lease_expired_at=row.lease_expired_at,
+        found_at=row.found_at,
+        traceparent=row.traceparent,
+        batch_id=row.batch_id,
+    )
 
 
 _LOST = sa.text(f"""
-SELECT id, attempt, prompt_tokens, {USED}, deadline_at <= now() AS late, {PRICES} FROM tasks t
+SELECT {_TOLD.format(lease="t.lease_expires_at")}, t.prompt_tokens, {USED}, deadline_at <= now() AS late, {PRICES}
+FROM tasks t
 WHERE state IN ('in_progress', 'cancelling') AND lease_expires_at < now()
   AND (state = 'cancelling' OR failures + CAST(exposed AS int) >= max_attempts
        OR attempt >= max_attempts + {_MISFORTUNES} OR deadline_at <= now())
@@ -321,6 +348,8 @@ async def find_lost(connection: AsyncConnection, *, limit: int) -> list[Lost]:
     """Lock expired leases that `rescue` leaves: their tasks are to be ended."""
     rows = await connection.execute(_LOST, {"limit": limit})
     return [
-        Lost(row.id, row.attempt, row.prompt_tokens, row.late, tariff_of(row.prices), used_of(row))
+        Lost(
+            row.id, row.attempt, row.prompt_tokens, row.late, tariff_of(row.prices), used_of(row), _told(row)
+        )
         for row in rows
     ]

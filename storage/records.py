@@ -199,8 +199,26 @@ class Claim:
     used: Used  # by the attempts before
     tenant_class: str = "default"
     traceparent: str | None = None  # W3C
+    batch_id: str | None = None  # of what is traced
     key_id: str = ""
     reserved_tokens: int | None = None  # of the token limits: what it does not use goes back
+
+
+@dataclass(frozen=True, slots=True)
+class LostAttempt:
+    """An attempt whose lease ran out, found by the rescuer."""
+
+    task_id: str
+    tenant_id: str
+    lane: Lane
+    attempt: int
+    worker: str
+    created_at: datetime  # the task
+    claimed_at: datetime
+    lease_expired_at: datetime
+    found_at: datetime
+    traceparent: str | None
+    batch_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +242,7 @@ class Lost:
     late: bool  # its deadline passed
     tariff: Tariff  # as in Claim
     used: Used  # as last renewed
+    told: LostAttempt
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ class PurgedBodies:
     response_hash: str | None
 
 
-_HASH = "sha256(CAST(:outer AS bytea) || sha256(CAST(:inner AS bytea) || convert_to({text}, 'UTF8')))"
+# of a column of texts, under the pads of a key
+HASH = "sha256(CAST(:outer AS bytea) || sha256(CAST(:inner AS bytea) || convert_to({text}, 'UTF8')))"
 
 _PURGE = sa.text(f"""
 WITH due AS (
@@ -57,8 +58,8 @@ WITH due AS (
   DELETE FROM task_payloads p USING locked WHERE p.task_id = locked.id RETURNING p.*
 ), kept AS (
   INSERT INTO purged_bodies (task_id, request_bytes, request_hash, response_bytes, response_hash)
-  SELECT task_id, octet_length(request), {_HASH.format(text="request")},
-    octet_length(response), {_HASH.format(text="response")} FROM bodies
+  SELECT task_id, octet_length(request), {HASH.format(text="request")},
+    octet_length(response), {HASH.format(text="response")} FROM bodies
 ), asked AS (
   DELETE FROM responses r USING locked WHERE r.task_id = locked.id
 )

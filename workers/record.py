@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import sys
 import time
+from datetime import UTC, datetime
 
 import structlog
 
@@ -18,10 +19,12 @@ from core.slow import LaneHistory, Times
 from core.states import TaskState
 from core.traces import TraceContext
 from runtime import metrics
+from runtime.ended import Ran, tell_ended
 from runtime.tracing import Attributes, Tracer
+from storage.ended import Ended
 from storage.records import Claim, Ending
 from workers.engine import EngineUsage
-from workers.spans import Turns, spans_of
+from workers.spans import SpansOf, Turns, phases_of, spans_of
 
 log = structlog.get_logger()
 
@@ -31,7 +34,7 @@ class Recorder:
 
     def __init__(self, *, worker: str, hash_key: bytes, slow_share: float, tracer: Tracer | None) -> None:
         self.worker, self._slow_share, self.tracer = worker, slow_share, tracer
-        self._hash_key = hmac.new(hash_key, b"headrace log", hashlib.sha256).digest()
+        self._hash_key = hash_key
         self._lanes: dict[str, LaneHistory] = {}
 
     def hash(self, text: str) -> str:
@@ -93,64 +96,39 @@ class Record:
 
     def lost(self, why: str) -> None:
         """The task is another attempt's."""
-        metrics.ATTEMPTS_ENDED.labels(self._claim.lane.model, "lost", metrics.bounded("lost", why)).inc()
+        # whoever took it away has counted it, and reported its span; what the engine did for it only we know
         log.warning("attempt_lost", task_id=self._claim.task_id, attempt=self._claim.attempt, why=why)
-        self._emit("lost", keep=True)
+        self._emit(None, keep=True, of=phases_of)
 
     def ended(self, ending: Ending, output_text: str) -> None:
         """The task is final: `ending` is what was committed."""
         run_s = time.monotonic() - self._began
         claim, usage = self._claim, ending.usage
         engine = self.usage or EngineUsage(0, 0, 0)
-        total_s = claim.waited_s + run_s
-        reason = ending.failure or ending.finish_reason or "none"
-        metrics.TASKS_ENDED.labels(*self._labels, ending.state, reason).inc()
+        prefill_s = (engine.queued_s or 0.0) + (engine.prefill_s or 0.0)
         metrics.ATTEMPTS_ENDED.labels(claim.lane.model, "settled", ending.failure or "none").inc()
-        metrics.END_TO_END.labels(*self._labels).observe(total_s)
         if engine.prefill_s is not None:
-            metrics.PREFILL.labels(*self._labels).observe((engine.queued_s or 0.0) + engine.prefill_s)
+            metrics.PREFILL.labels(*self._labels).observe(prefill_s)
         if engine.decode_s is not None and engine.output_tokens > 1:
             metrics.TPOT.labels(*self._labels).observe(engine.decode_s / (engine.output_tokens - 1))
-        self._count_tokens(ending)
         times = Times(
-            total_s=total_s,
+            total_s=claim.waited_s + run_s,
             wait_s=claim.waited_s,
-            prefill_s=(engine.queued_s or 0.0) + (engine.prefill_s or 0.0),
+            prefill_s=prefill_s,
             decode_s=engine.decode_s or 0.0,
             prompt_tokens=usage.prompt_tokens,
             output_tokens=usage.output_tokens,
             attempts=claim.attempt,
             preemptions=engine.preemptions + ending.preemptions,
         )
-        line = {
-            "task_id": claim.task_id,
-            "tenant_id": claim.tenant_id,
-            "model": claim.lane.model,
-            "lane": claim.lane.queue,
-            "worker": self._recorder.worker,
-            "attempt": claim.attempt,
-            "state": ending.state,
-            "finish_reason": ending.finish_reason,
-            "failure": ending.failure,
-            "prompt_tokens": usage.prompt_tokens or claim.prompt_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "output_tokens": usage.output_tokens,
-            "preemptions": engine.preemptions,
-            "slots_lent": ending.preemptions,
-            "queued_ms": _ms(claim.waited_s),
-            "ttft_ms": ending.ttft_ms,
-            "prefill_ms": _ms(times.prefill_s),
-            "decode_ms": _ms(times.decode_s),
-            "run_ms": _ms(run_s),
-            "total_ms": _ms(total_s),
-            "cost_usd_micros": ending.cost_usd_micros,
-            "request_bytes": len(claim.request),
-            "request_hash": self._recorder.hash(claim.request),
-            "output_characters": len(output_text),
-            "output_hash": self._recorder.hash(output_text),
-            "trace_id": self._trace.trace_id_hex if self._trace else None,
-        }
-        log.info("task_ended", **line)
+        ran = Ran(
+            prefill_s=prefill_s,
+            decode_s=times.decode_s,
+            engine_preemptions=engine.preemptions,
+            output_characters=len(output_text),
+            output_hash=self._recorder.hash(output_text),
+        )
+        line = tell_ended(self._as_ended(ending), waited_s=claim.waited_s, run_s=run_s, ran=ran)
         slow = None
         if ending.state is TaskState.COMPLETED:
             slow = self._recorder.lane(claim.lane.queue).add(times)
@@ -180,26 +158,47 @@ class Record:
         }
         self._emit(ending.failure, attributes, keep=slow is not None or ending.failure is not None)
 
-    def _emit(self, error: str | None, attributes: Attributes | None = None, *, keep: bool) -> None:
+    def _emit(
+        self,
+        error: str | None,
+        attributes: Attributes | None = None,
+        *,
+        keep: bool,
+        of: SpansOf = spans_of,
+    ) -> None:
         """Report the attempt's spans, if its trace is sampled or it is worth keeping anyway."""
         tracer, turns, trace = self._recorder.tracer, self._turns, self._trace
         if tracer is None or turns is None or trace is None or not (trace.sampled or keep):
             return
         self._turns = None  # however it ends, it is told once
         turns.ended_ns = time.time_ns()
-        tracer.emit(spans_of(self._claim, trace, turns, attributes or {}, error))
+        tracer.emit(of(self._claim, trace, turns, attributes or {}, error))
 
-    def _count_tokens(self, ending: Ending) -> None:
-        usage = ending.usage
-        kinds = {"prompt": usage.prompt_tokens, "cached": usage.cached_tokens, "output": usage.output_tokens}
-        billed = ending.failure is None or RULES[ending.failure].billed
-        for kind, tokens in kinds.items():
-            if tokens:
-                metrics.TASK_TOKENS.labels(*self._labels, kind).inc(tokens)
-                if billed:
-                    metrics.LEDGER_TOKENS.labels(*self._labels, kind).inc(tokens)
-        if billed:
-            metrics.LEDGER_COST.labels(*self._labels).inc(ending.cost_usd_micros)
+    def _as_ended(self, ending: Ending) -> Ended:
+        """The row as it was committed, without reading it back."""
+        claim = self._claim
+        return Ended(
+            task_id=claim.task_id,
+            tenant_id=claim.tenant_id,
+            tenant_class=claim.tenant_class,
+            lane=claim.lane,
+            state=ending.state,
+            attempt=claim.attempt,
+            worker=self._recorder.worker,
+            finish_reason=ending.finish_reason,
+            failure=ending.failure,
+            prompt_tokens=claim.prompt_tokens,
+            usage=ending.usage,
+            cost_usd_micros=ending.cost_usd_micros,
+            ttft_ms=ending.ttft_ms,
+            preemptions=ending.preemptions,
+            created_at=claim.created_at,
+            finished_at=datetime.now(UTC),
+            traceparent=claim.traceparent,
+            batch_id=claim.batch_id,
+            request_bytes=len(claim.request.encode()),
+            request_hash=self._recorder.hash(claim.request),
+        )
 
 
 def _ms(seconds: float) -> int:

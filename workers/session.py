@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.failures import Failure
 from core.states import TaskState
+from runtime.ended import Endings
 from runtime.grouping import Grouper
 from runtime.publishing import PublishingThread
 from runtime.settings import Settings
@@ -48,10 +49,11 @@ class Session:
         self.engine = engine
         self.recorder = Recorder(
             worker=settings.worker_name,
-            hash_key=settings.key_pepper.get_secret_value().encode(),
+            hash_key=settings.log_key,
             slow_share=settings.slow_share,
             tracer=tracer,
         )
+        self._endings = Endings(database, settings.log_key, tracer)
         self.database = database
         self.streams = streams
         self.engine_up = asyncio.Event()  # cleared while the engine is dead or built again
@@ -89,8 +91,17 @@ class Session:
 
     async def _claim_many(self, task_ids: Sequence[str]) -> Sequence[Claim | None]:
         claimed = await services.claim(self.database, list(dict.fromkeys(task_ids)), self._holder)
+        missed = [task_id for task_id in task_ids if task_id not in claimed]
+        if missed:
+            await self._end_forbidden(missed)
         # the same id twice in a batch is a duplicate message: the first gets the claim
         return [claimed.pop(task_id, None) for task_id in task_ids]
+
+    async def _end_forbidden(self, missed: Sequence[str]) -> None:
+        try:
+            await self._endings.tell(await services.end_forbidden(self.database, missed))
+        except STORE_ERRORS as error:  # they stay queued; what else was claimed must not be lost over them
+            log.warning("forbidden_not_ended", tasks=len(missed), error=f"{type(error).__name__}: {error}")
 
     async def settle(self, ending: Ending) -> TaskState | None:
         """End a task; return the state it ended in, None when it was another attempt's to end."""

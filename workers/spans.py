@@ -4,24 +4,19 @@ Source: opentelemetry.io/docs/specs/semconv/gen-ai (development status, 2026); m
 semconv 1.3x. Tests hold the names against the package of the conventions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from opentelemetry.trace import SpanKind
-
-from core.ids import created_ms
 from core.traces import TraceContext, by_one_clock
-from runtime.tracing import (
-    ADMIT,
-    ATTEMPT,
-    DECODE,
-    PREFILL,
-    QUEUE_WAIT,
-    SETTLE,
-    Attributes,
-    Span,
-    about_task,
+from runtime.task_spans import (
+    admit_span,
+    attempt_context,
+    attempt_span,
+    common,
+    nanoseconds,
+    queue_wait_span,
 )
+from runtime.tracing import DECODE, PREFILL, SETTLE, Attributes, Span
 from storage.records import Claim
 
 MARK_TOKENS = 32  # an event of the decode span each time so many more are there
@@ -48,40 +43,40 @@ class Turns:
         return tokens - tokens % MARK_TOKENS + MARK_TOKENS
 
 
+SpansOf = Callable[[Claim, TraceContext, Turns, Attributes, str | None], list[Span]]
+
+
 def spans_of(
     claim: Claim, request: TraceContext, turns: Turns, attributes: Attributes, error: str | None
 ) -> list[Span]:
     """Build the spans of one attempt; `request` is the context that the task's row carries."""
-    task_id = claim.task_id
-    common = about_task(task_id, claim.lane.queue, claim.lane.model, claim.tenant_id)
-    attempt = request.of_task(task_id, f"{ATTEMPT}.{claim.attempt}")
-    links: list[tuple[TraceContext, Attributes]] = [(request, {"headrace.link": "request"})]
-    if claim.attempt > 1:
-        before = request.of_task(task_id, f"{ATTEMPT}.{claim.attempt - 1}")
-        links.append((before, {"headrace.link": "previous_attempt"}))
-    spans = [
-        Span(
-            ATTEMPT,
-            attempt,
-            turns.claimed_ns,
-            turns.ended_ns,
-            request,
-            SpanKind.CONSUMER,
-            {**common, **attributes, "headrace.attempt": claim.attempt, "error.type": error},
-            links=links,
-            error=error,
-        )
-    ]
-    for name, start_ns, end_ns, events in _phases(turns):
-        context = request.of_task(task_id, f"{name}.{claim.attempt}")
-        spans.append(Span(name, context, start_ns, end_ns, attempt, attributes=common, events=events))
-    if claim.attempt == 1:
-        spans.append(_queue_wait(claim, request, turns.claimed_ns, common))
+    start_ns, end_ns = turns.claimed_ns, turns.ended_ns
+    spans = [attempt_span(claim, request, start_ns, end_ns, attributes=attributes, error=error)]
+    spans += phases_of(claim, request, turns, attributes, error)
+    if claim.attempt == 1:  # the wait by the database's clock, from the row's acceptance
+        waited_ns = int(claim.waited_s * 1e9)
+        accepted_ns = by_one_clock(nanoseconds(claim.created_at), start_ns - waited_ns)
+        spans.append(queue_wait_span(claim, request, accepted_ns, start_ns))
     if not request.sampled:  # the API left it to us: what it knew is in the row
-        began_ns = created_ms(task_id) * 1_000_000
-        accepted_ns = int(claim.created_at.timestamp() * 1e9)
-        spans.append(Span(ADMIT, request, began_ns, accepted_ns, None, SpanKind.SERVER, common))
+        spans.append(admit_span(claim, request))
     return spans
+
+
+def phases_of(claim: Claim, request: TraceContext, turns: Turns, _: Attributes, __: str | None) -> list[Span]:
+    """What is below the attempt's span: all there is to report of an attempt that was taken away."""
+    attempt, about = attempt_context(claim, request), common(claim)
+    return [
+        Span(
+            name,
+            request.of_task(claim.task_id, f"{name}.{claim.attempt}"),
+            start_ns,
+            end_ns,
+            attempt,
+            attributes=about,
+            events=events,
+        )
+        for name, start_ns, end_ns, events in _phases(turns)
+    ]
 
 
 Phase = tuple[str, int, int, Sequence[tuple[str, int, Attributes]]]
@@ -109,24 +104,3 @@ def _phases(turns: Turns) -> list[Phase]:
     if turns.generated_ns:
         phases.append((SETTLE, generated_ns, end_ns, ()))
     return phases
-
-
-def _queue_wait(claim: Claim, request: TraceContext, claimed_ns: int, common: Attributes) -> Span:
-    """From the row's acceptance, by the database's clock."""
-    accepted_ns = by_one_clock(
-        int(claim.created_at.timestamp() * 1e9), claimed_ns - int(claim.waited_s * 1e9)
-    )
-    return Span(
-        QUEUE_WAIT,
-        request.of_task(claim.task_id, QUEUE_WAIT),
-        accepted_ns,
-        claimed_ns,
-        request,
-        SpanKind.INTERNAL,
-        {
-            **common,
-            "messaging.system": "celery",
-            "messaging.destination.name": claim.lane.queue,
-            "messaging.message.id": claim.task_id,
-        },
-    )

@@ -17,6 +17,7 @@ from core.files import Purpose
 from core.pricing import Usage
 from core.states import TaskState
 from runtime.chat_template import ModelTokenizer
+from runtime.ended import Endings
 from services import attempt
 from services.attempt import Holder
 from services.create_batch import create_batch
@@ -46,7 +47,8 @@ class Hands:
     def __init__(self, database: AsyncEngine, blobs: Blobs, streams: EventStreams, caller: Caller) -> None:
         self.database, self.blobs, self.caller = database, blobs, caller
         self.validate = BatchValidation(database, blobs, max_line_bytes=10_000)
-        self.results = BatchResults(database, blobs, streams, max_line_bytes=10_000)
+        endings = Endings(database, b"key", None)
+        self.results = BatchResults(database, blobs, streams, endings, max_line_bytes=10_000)
         self.id = ""
 
     def expansion(self) -> BatchExpansion:

@@ -15,6 +15,7 @@ from control.dispatch import Dispatch
 from core.lanes import Lane, LengthClass, Priority
 from core.pace import Pace
 from core.states import TaskState
+from runtime.ended import Endings
 from runtime.publishing import PublishingThread
 from services.attempt import Holder, claim
 from services.dispatch import lift_shares, write_paces
@@ -75,8 +76,10 @@ async def there_is_a_worker(
 
 def dispatcher(database: AsyncEngine, redis: Redis, sent: Any, order: str = "fair") -> Dispatch:
     streams = EventStreams(redis, "hr", 60.0)
-    ceilings = Ceilings(redis, "hr")
-    return Dispatch(database, sent, ceilings, streams, order=order, idle_s=1.0, older_s=-1.0, around_s=0.0)
+    ceilings, endings = Ceilings(redis, "hr"), Endings(database, b"key", None)
+    return Dispatch(
+        database, sent, ceilings, streams, endings, order=order, idle_s=1.0, older_s=-1.0, around_s=0.0
+    )
 
 
 async def queued(database: AsyncEngine, caller: Caller, tokens: int = 30, **options: Any) -> NewTask:

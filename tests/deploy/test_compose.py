@@ -82,6 +82,10 @@ def test_only_who_checks_keys_or_signs_gets_the_pepper_and_flower_gets_only_the_
         name for name, service in services().items() if "headrace_key_pepper" in secret_names(service)
     }
     assert with_pepper == {"api", "bootstrap", "control"}
+    with_log_key = {
+        name for name, service in services().items() if "headrace_log_hash_key" in secret_names(service)
+    }
+    assert with_log_key == {"api", "control", "worker", "worker-cpu"}
     assert secret_names(services()["flower"]) == {"headrace_broker_url", "flower_password"}
 
 

@@ -9,7 +9,7 @@ from core.failures import Failure
 from core.grants import GrantLimits, find_breach
 from core.lanes import Priority
 from core.states import TaskState
-from services.attempt import Holder, claim
+from services.attempt import Holder, claim, end_forbidden
 from services.look_up import look_up
 from services.manage_grants import delete_grant, put_grant
 from services.manage_tenants import change_tenant
@@ -67,6 +67,8 @@ async def test_what_waits_for_a_model_that_was_taken_away_ends_as_forbidden(
         else:
             await change_tenant(database, ACTOR, "default", {"disabled": True}, of="")
         assert await claim(database, [task.id], Holder("worker", MODEL, 5.0)) == {}
+        assert await end_forbidden(database, [task.id]) == [task.id]
+        assert await end_forbidden(database, [task.id]) == []
         ended = await look_up(database, caller.tenant_id, task.id)
         assert ended is not None
         assert (ended.state, ended.failure) == (TaskState.FAILED, Failure.FORBIDDEN)

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.failures import Failure
 from core.pricing import Usage, cost_usd_micros
 from core.states import TaskState
-from services.attempt import Holder, claim, hand_back, renew, set_exposed, settle
+from services.attempt import Holder, claim, end_forbidden, hand_back, renew, set_exposed, settle
 from services.cancel import cancel
 from services.dispatch import look, read_heads
 from services.look_up import look_up, read_response
@@ -310,6 +310,7 @@ async def test_a_grant_withdrawn_while_the_task_waited_fails_it_as_forbidden(
     async with database.begin() as connection:
         await connection.execute(sa.delete(grants))
     assert await claim(database, [new.id], HOLDER) == {}
+    assert await end_forbidden(database, [new.id]) == [new.id]
     assert (await read(database, new)).failure is Failure.FORBIDDEN
 
 

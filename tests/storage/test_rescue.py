@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.rescue import Rescue
 from core.states import TaskState
+from runtime.ended import Endings
 from schemas import events
 from services.attempt import Holder, claim
 from services.cancel import cancel
@@ -58,7 +59,7 @@ async def test_what_was_streamed_since_the_last_restart_is_counted_and_the_end_a
     going_on, restarted = [await lost_while_cancelling(database, caller) for _ in range(2)]
     await streams.append([delta(going_on, 2, 3), delta(going_on, 3, 7), delta(restarted, 2, 5)])
     await streams.append([Append(restarted.id, 1, 3, events.RESTARTED, events.started_data(1))])
-    assert await Rescue(database, streams)() == {"requeued": 0, "ended": 2}
+    assert await Rescue(database, streams, Endings(database, b"key", None))() == {"requeued": 0, "ended": 2}
     assert await output_tokens(database, going_on) == 7
     assert await output_tokens(database, restarted) == 0
     for new in (going_on, restarted):
@@ -71,6 +72,9 @@ async def test_what_was_streamed_since_the_last_restart_is_counted_and_the_end_a
 async def test_a_lost_task_ends_though_redis_is_away(database: AsyncEngine, caller: Caller) -> None:
     redis = Redis.from_url("redis://127.0.0.1:1")
     new = await lost_while_cancelling(database, caller)
-    assert await Rescue(database, EventStreams(redis, "hr", 60))() == {"requeued": 0, "ended": 1}
+    assert await Rescue(database, EventStreams(redis, "hr", 60), Endings(database, b"key", None))() == {
+        "requeued": 0,
+        "ended": 1,
+    }
     assert await output_tokens(database, new) == 0
     await redis.aclose()

@@ -82,11 +82,8 @@ def recorder(kept: Kept) -> Recorder:
     return Recorder(worker="w", hash_key=b"key", slow_share=0.99, tracer=kept)  # type: ignore[arg-type]
 
 
-def run(
-    recorder: Recorder, context: TraceContext | None, failure: Failure | None = None, **of_claim: int
-) -> str:
-    """One attempt from its claim to its end; return the task's id."""
-    claim = Claim(
+def claimed(context: TraceContext | None, batch_id: str | None = None, **of_claim: int) -> Claim:
+    return Claim(
         task_id=new_id("task"),
         tenant_id="tenant",
         attempt=of_claim.get("attempt", 1),
@@ -103,7 +100,19 @@ def run(
         used=UNUSED,
         tariff=Tariff(0, 0, 0),
         traceparent=None if context is None else str(context),
+        batch_id=batch_id,
     )
+
+
+def run(
+    recorder: Recorder,
+    context: TraceContext | None,
+    failure: Failure | None = None,
+    batch_id: str | None = None,
+    **of_claim: int,
+) -> str:
+    """One attempt from its claim to its end; return the task's id."""
+    claim = claimed(context, batch_id, **of_claim)
     record = Record(recorder, claim)
     record.sent()
     for tokens in range(1, 71):
@@ -132,6 +141,23 @@ def test_an_unsampled_task_leaves_no_span_unless_it_fails(recorder: Recorder, ke
     run(recorder, UNSAMPLED, Failure.ENGINE_ERROR)
     assert kept.names == ["admit", *ATTEMPT]
     assert [span.error for span in kept.spans if span.name == "attempt"] == ["engine_error"]
+
+
+def test_the_request_of_a_batchs_item_that_is_kept_after_all_links_to_the_batch(
+    recorder: Recorder, kept: Kept
+) -> None:
+    run(recorder, UNSAMPLED, Failure.ENGINE_ERROR, batch_id="batch_1")
+    admit = next(span for span in kept.spans if span.name == "admit")
+    assert admit.links == [(trace_of("batch_1", "batch", sampled=True), {"headrace.link": "batch"})]
+    assert admit.attributes["headrace.batch.id"] == "batch_1"
+
+
+def test_of_an_attempt_that_was_taken_away_only_its_phases_are_told(recorder: Recorder, kept: Kept) -> None:
+    record = Record(recorder, claimed(UNSAMPLED))
+    record.sent()
+    record.output(EngineUsage(5, 0, 1), 1)
+    record.lost("lease")
+    assert kept.names == ["decode", "prefill"], "the rescuer has reported the attempt itself"
 
 
 def test_an_unsampled_task_that_was_slow_is_kept(recorder: Recorder, kept: Kept) -> None:
