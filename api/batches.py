@@ -14,6 +14,7 @@ from api.idempotency import idempotency_of
 from api.json import JsonResponse
 from api.queries import PageSize
 from api.state import ApiState, state_of
+from api.webhooks import check_webhook
 from core.files import Purpose
 from core.ids import looks_like_id
 from schemas.batches import BatchCreate
@@ -54,6 +55,7 @@ async def create(request: Request, access: Caller) -> Response:
     state = state_of(request)
     raw, parsed = await read_json(request, state.settings.max_body_bytes)
     asked = validate(BatchCreate, parsed)
+    await check_webhook(state, access.caller.tenant_id, asked.webhook)
     file = await find_file(state, access, asked.input_file_id, "input_file_id")
     if file.purpose is not Purpose.BATCH:
         message = f"The file's purpose is {file.purpose}, not batch."
@@ -70,6 +72,7 @@ async def create(request: Request, access: Caller) -> Response:
         input_file_id=file.id,
         input_bytes=file.bytes,
         in_file_order=asked.order == "file",
+        webhook=asked.webhook,
     )
     try:
         accepted = await create_batch(state.database, new, idempotency_of(request, raw), _told)

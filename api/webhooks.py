@@ -109,12 +109,15 @@ async def deliveries(
     after: str | None = None,
     state: Annotated[str | None, Query(pattern="^(pending|delivered|failed|disabled)$")] = None,
     task: str | None = None,
+    batch: str | None = None,
 ) -> Response:
-    """List deliveries with all their tries, newest first; `task`: of that one."""
+    """List deliveries with all their tries, newest first; `task`, `batch`: of that one."""
     if after is not None and not looks_like_id("msg", after):
         raise RequestError(404, f"No delivery {after[:64]!r}.", "delivery_not_found", "after")
     if task is not None and not looks_like_id("task", task):
         raise RequestError(404, f"No task {task[:64]!r}.", "task_not_found", "task")
+    if batch is not None and not looks_like_id("batch", batch):
+        raise RequestError(404, f"No batch {batch[:64]!r}.", "batch_not_found", "batch")
     found = await list_deliveries(
         state_of(request).database,
         access.caller.tenant_id,
@@ -122,6 +125,7 @@ async def deliveries(
         after=after,
         state=state,
         task_id=task,
+        batch_id=batch,
     )
     data = [_delivery(row) for row in found[:limit]]
     return JsonResponse(
@@ -149,6 +153,7 @@ def _delivery(row: Any) -> dict[str, Any]:
         "id": row.id,
         "object": "webhook_delivery",
         "task": row.task_id,
+        "batch": row.batch_id,
         "url": row.url,
         "type": row.type,
         "status": row.state,

@@ -1,4 +1,4 @@
-"""Webhooks of ended tasks: queued from the rows, and sent, a bounded number at once, until they are taken.
+"""Webhooks of ended tasks and batches: queued from the rows, and sent, a bounded number at once, until they are taken.
 
 At least once, under one id: a delivery that was claimed and not noted is sent again when its lease ends.
 """
@@ -13,11 +13,11 @@ import structlog
 from opentelemetry.trace import SpanKind
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from core.traces import TraceContext
+from core.traces import TraceContext, trace_of
 from core.webhooks import Outcome, outcome_of, retry_in_s, secret_of
 from runtime import metrics
 from runtime.sending import TIMEOUT_S, WebhookSender
-from runtime.tracing import DELIVER, Span, Tracer
+from runtime.tracing import BATCH, DELIVER, Span, Tracer
 from services.tell import claim_deliveries, note_try, queue_deliveries
 from storage.webhooks import Delivery, Tried
 
@@ -85,9 +85,11 @@ class Webhooks:
         self._ended[label] += 1
 
     def _trace(self, delivery: Delivery, tried: Tried, label: str) -> None:
-        """The try as a span of its task's trace; one that failed is kept whatever the sampling says."""
+        """The try as a span of its task's or batch's trace; one that failed is kept whatever the sampling says."""
         context = TraceContext.parse(delivery.traceparent)
-        if self._tracer is None or context is None or delivery.task_id is None:
+        if delivery.batch_id is not None:
+            context = trace_of(delivery.batch_id, BATCH, sampled=True)
+        if self._tracer is None or context is None:
             return
         if not context.sampled and label == "delivered":
             return
@@ -102,6 +104,7 @@ class Webhooks:
             SpanKind.CLIENT,
             {
                 "headrace.task.id": delivery.task_id,
+                "headrace.batch.id": delivery.batch_id,
                 "headrace.tenant.id": delivery.tenant_id,
                 "headrace.delivery.id": delivery.id,
                 "headrace.delivery.attempt": delivery.attempts,

@@ -28,6 +28,7 @@ class BatchCreate(Strict):
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
     order: Literal["prefix", "file"] | None = None  # ours: in which order its lines run; prefix by default
+    webhook: str | None = None  # ours: the URL that is told of the end
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

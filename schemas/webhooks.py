@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import orjson
 from pydantic import Field
 
+from core.batches import BatchState
 from core.states import TaskState
 from schemas.events import FINAL
 from schemas.strict import Strict
@@ -36,6 +37,11 @@ def event_type(state: TaskState, finish_reason: str | None, response_id: str | N
         return FINAL[state]
     cut = state is TaskState.COMPLETED and finish_reason in _CUT
     return "response.incomplete" if cut else _RESPONSE[state]
+
+
+def batch_event_type(state: BatchState) -> str:
+    """Name the event of a batch's end, as OpenAI does."""
+    return f"batch.{state}"
 
 
 def event_body(delivery_id: str, kind: str, ended_s: int, about: dict[str, Any]) -> str:

@@ -57,6 +57,7 @@ def _delivery(passed: Any) -> dict[str, object]:
         "id": delivery_id,
         "tenant_id": passed.tenant_id,
         "task_id": None,
+        "batch_id": None,
         "url": passed.webhook,
         "type": PAST_SOFT,
         "body": event_body(delivery_id, PAST_SOFT, int(time.time()), about),

@@ -1,46 +1,62 @@
-"""Tell owners of ended tasks: queue a delivery, claim those that are due, and note what became of a try."""
+"""Tell owners of ended tasks and batches: queue a delivery, claim those due, and note what became of a try."""
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.webhooks import Outcome
-from schemas.webhooks import event_body, event_type
+from schemas.webhooks import batch_event_type, event_body, event_type
 from services.new_id import new_id
 from storage import webhooks
 from storage.autocommit import autocommit
-from storage.webhooks import Delivery, EndedTask, Tried
+from storage.webhooks import Delivery, EndedBatch, EndedTask, Tried
 
 
 async def queue_deliveries(database: AsyncEngine, *, limit: int) -> int:
-    """Make a delivery of each ended task with a webhook that has none yet; return how many."""
+    """Make a delivery of each ended task or batch with a webhook that has none yet; return how many."""
     async with database.begin() as connection:
-        ended = await webhooks.lock_ended(connection, limit=limit)
-        if not ended:
+        tasks = await webhooks.lock_ended(connection, limit=limit)
+        batches = await webhooks.lock_ended_batches(connection, limit=limit)
+        rows = [*map(_of_task, tasks), *map(_of_batch, batches)]
+        if not rows:
             return 0
-        disabled = await webhooks.which_disabled(connection, [(task.tenant_id, task.url) for task in ended])
-        await webhooks.insert_deliveries(
-            connection, [_row(task, disabled=(task.tenant_id, task.url) in disabled) for task in ended]
-        )
-    return len(ended)
+        urls = [(str(row["tenant_id"]), str(row["url"])) for row in rows]
+        disabled = await webhooks.which_disabled(connection, urls)
+        for row, url in zip(rows, urls, strict=True):
+            if url in disabled:
+                row |= {"state": "disabled", "next_at": None}
+        await webhooks.insert_deliveries(connection, rows)
+    return len(rows)
 
 
-def _row(task: EndedTask, *, disabled: bool) -> dict[str, object]:
-    delivery_id = new_id("msg")
+def _of_task(task: EndedTask) -> dict[str, object]:
     kind = event_type(task.state, task.finish_reason, task.response_id)
     about = {"id": task.id, "status": task.state, "metadata": task.metadata}
     if task.response_id is not None:
         about = {"id": task.response_id}
-    row: dict[str, object] = {
+    return _row(task, kind, task.finished_at, about) | {"task_id": task.id, "batch_id": None}
+
+
+def _of_batch(batch: EndedBatch) -> dict[str, object]:
+    row = _row(batch, batch_event_type(batch.state), batch.ended_at, {"id": batch.id})
+    return row | {"task_id": None, "batch_id": batch.id}
+
+
+def _row(
+    of: EndedTask | EndedBatch, kind: str, ended_at: datetime, about: dict[str, Any]
+) -> dict[str, object]:
+    delivery_id = new_id("msg")
+    return {
         "id": delivery_id,
-        "tenant_id": task.tenant_id,
-        "task_id": task.id,
-        "url": task.url,
+        "tenant_id": of.tenant_id,
+        "url": of.url,
         "type": kind,
-        "body": event_body(delivery_id, kind, int(task.finished_at.timestamp()), about),
-        "state": "disabled" if disabled else "pending",
+        "body": event_body(delivery_id, kind, int(ended_at.timestamp()), about),
+        "state": "pending",
+        "next_at": ended_at,
     }
-    return row | {"next_at": None if disabled else task.finished_at}
 
 
 async def claim_deliveries(

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from core.batches import OPEN, BatchState, LineOutcome
+from core.batches import FINAL, OPEN, BatchState, LineOutcome
 from core.files import FileState, Purpose
 from storage.tables import created_at, metadata, one_of
 
@@ -59,10 +59,17 @@ batches = sa.Table(
     sa.Column("cost_usd_micros", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("output_file_id", sa.Text),
     sa.Column("error_file_id", sa.Text),
+    sa.Column("webhook", sa.Text),  # the URL that is told of the end
+    sa.Column("webhook_at", sa.TIMESTAMP(True)),  # when its delivery was queued
     sa.CheckConstraint(one_of("state", BatchState), name="state"),
     sa.CheckConstraint("completed + failed <= total AND unfinished <= failed", name="counts"),
     sa.CheckConstraint("cursor_bytes BETWEEN 0 AND input_bytes", name="cursor"),
     sa.Index("ix_batches_tenant_list", "tenant_id", "id"),
+    sa.Index(
+        "ix_batches_webhook",
+        "id",
+        postgresql_where=sa.text(f"webhook IS NOT NULL AND webhook_at IS NULL AND {one_of('state', FINAL)}"),
+    ),
     sa.Index("ix_batches_open", "input_file_id", postgresql_where=sa.text(one_of("state", OPEN))),
 )
 

@@ -28,6 +28,7 @@ class NewBatch:
     input_file_id: str
     input_bytes: int
     in_file_order: bool = False  # lines run as they stand, whatever their prompts share
+    webhook: str | None = None  # the URL that is told of the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,9 @@ class Work(Enum):
 
 _INSERT = sa.text("""
 INSERT INTO batches (id, tenant_id, key_id, endpoint, completion_window, metadata, output_ttl_s, expires_at,
-                     input_file_id, input_bytes, in_file_order)
+                     input_file_id, input_bytes, in_file_order, webhook)
 VALUES (:id, :tenant_id, :key_id, :endpoint, :completion_window, CAST(:metadata AS jsonb), :output_ttl_s,
-        now() + make_interval(secs => :window_s), :input_file_id, :input_bytes, :in_file_order)
+        now() + make_interval(secs => :window_s), :input_file_id, :input_bytes, :in_file_order, :webhook)
 """)
 
 
@@ -105,6 +106,7 @@ async def insert_batch(connection: AsyncConnection, new: NewBatch) -> None:
         "input_file_id": new.input_file_id,
         "input_bytes": new.input_bytes,
         "in_file_order": new.in_file_order,
+        "webhook": new.webhook,
     }
     await connection.execute(_INSERT, values)
 

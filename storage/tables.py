@@ -294,8 +294,9 @@ webhook_deliveries = sa.Table(
     metadata,
     sa.Column("id", sa.Text, primary_key=True),  # the webhook-id, the same at every try
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
-    # null: it tells of something else than a task's end
+    # null, both: it tells of something else than a task's or a batch's end
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), unique=True),
+    sa.Column("batch_id", sa.Text, sa.ForeignKey("batches.id", ondelete="CASCADE"), unique=True),
     sa.Column("url", sa.Text, nullable=False),
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("body", sa.Text, nullable=False),  # JSON as it is signed and sent; no texts

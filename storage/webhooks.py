@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from core.batches import BatchState
 from core.states import TaskState
 from storage.tables import webhook_attempts, webhook_deliveries, webhooks_disabled
 
@@ -31,6 +32,17 @@ class EndedTask:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedBatch:
+    """A final batch whose owner is to be told."""
+
+    id: str
+    tenant_id: str
+    url: str
+    state: BatchState
+    ended_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """One message to one URL; `attempts` includes the one claimed now."""
 
@@ -42,6 +54,7 @@ class Delivery:
     secret_ids: Sequence[str]  # those in force
     task_id: str | None = None  # None: it tells of something else
     traceparent: str | None = None  # the task's
+    batch_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +92,36 @@ async def lock_ended(connection: AsyncConnection, *, limit: int) -> list[EndedTa
     ]
 
 
-_QUEUED = sa.text("UPDATE tasks SET webhook_at = now() WHERE id = ANY(:ids)").bindparams(
-    sa.bindparam("ids", type_=sa.ARRAY(sa.Text))
-)
+_FIND_ENDED_BATCHES = sa.text("""
+SELECT id, tenant_id, webhook, state, coalesce(completed_at, failed_at, expired_at, cancelled_at) AS ended_at
+FROM batches WHERE webhook IS NOT NULL AND webhook_at IS NULL
+  AND state IN ('cancelled', 'completed', 'expired', 'failed')
+ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
+""")
+
+
+async def lock_ended_batches(connection: AsyncConnection, *, limit: int) -> list[EndedBatch]:
+    """Lock final batches whose webhook has no delivery yet, oldest first."""
+    rows = await connection.execute(_FIND_ENDED_BATCHES, {"limit": limit})
+    return [
+        EndedBatch(row.id, row.tenant_id, row.webhook, BatchState(row.state), row.ended_at) for row in rows
+    ]
+
+
+_QUEUED = {
+    table: sa.text(f"UPDATE {table} SET webhook_at = now() WHERE id = ANY(:ids)").bindparams(
+        sa.bindparam("ids", type_=sa.ARRAY(sa.Text))
+    )
+    for table in ("tasks", "batches")
+}
 
 
 async def insert_deliveries(connection: AsyncConnection, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert deliveries (id, tenant_id, task_id, url, type, body) and note that their tasks have one."""
+    """Insert deliveries (id, tenant_id, task_id, batch_id, url, type, body); note that whose end it is has one."""
     await connection.execute(webhook_deliveries.insert(), list(rows))
-    await connection.execute(_QUEUED, {"ids": [row["task_id"] for row in rows if row["task_id"]]})
+    for table, column in (("tasks", "task_id"), ("batches", "batch_id")):
+        if ids := [row[column] for row in rows if row[column]]:
+            await connection.execute(_QUEUED[table], {"ids": ids})
 
 
 # Each tenant's oldest, so that one with many due or a slow receiver takes no more than its share of the places.
@@ -111,7 +145,7 @@ WITH RECURSIVE waiting AS (
 )
 UPDATE webhook_deliveries d SET attempts = attempts + 1, next_at = now() + make_interval(secs => :lease_s)
 FROM chosen WHERE d.id = chosen.id
-RETURNING d.id, d.tenant_id, d.url, d.body, d.attempts, d.task_id,
+RETURNING d.id, d.tenant_id, d.url, d.body, d.attempts, d.task_id, d.batch_id,
   (SELECT t.traceparent FROM tasks t WHERE t.id = d.task_id) AS traceparent,
   array(SELECT s.id FROM webhook_secrets s WHERE s.tenant_id = d.tenant_id
         AND (s.expires_at IS NULL OR s.expires_at > now()) ORDER BY s.id DESC) AS secret_ids
@@ -134,6 +168,7 @@ async def claim(
             row.secret_ids,
             row.task_id,
             row.traceparent,
+            row.batch_id,
         )
         for row in rows
     ]
@@ -216,6 +251,7 @@ async def list_deliveries(
     tenant_id: str,
     *,
     task_id: str | None = None,
+    batch_id: str | None = None,
     state: str | None = None,
     after: str | None = None,
     limit: int,
@@ -224,6 +260,8 @@ async def list_deliveries(
     query = sa.select(webhook_deliveries, _TRIES).where(webhook_deliveries.c.tenant_id == tenant_id)
     if task_id is not None:
         query = query.where(webhook_deliveries.c.task_id == task_id)
+    if batch_id is not None:
+        query = query.where(webhook_deliveries.c.batch_id == batch_id)
     if state is not None:
         query = query.where(webhook_deliveries.c.state == state)
     if after is not None:

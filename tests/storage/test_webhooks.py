@@ -12,8 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from standardwebhooks.webhooks import Webhook
 
 from control.webhooks import Webhooks
+from core.batches import FINAL, BatchState
 from runtime.sending import WebhookSender
 from services.cancel import cancel
+from services.create_batch import create_batch
 from services.manage_webhooks import (
     create_secret,
     enable,
@@ -26,6 +28,9 @@ from services.new_id import new_id
 from services.submit import submit
 from services.tell import claim_deliveries, queue_deliveries
 from services.tend import forget_deliveries
+from storage import batches, webhooks
+from storage.batches import NewBatch
+from storage.idempotency import Earlier
 from storage.records import Caller, NewResponse
 from tests.support.receiver import Receiver
 from tests.support.seeds import new_task, opened, seed_caller
@@ -99,6 +104,74 @@ async def test_the_end_of_a_task_is_told_once_and_signed(
     row = await delivery(database, caller)
     assert (row.state, row.next_at, [one["status_code"] for one in row.tries]) == ("delivered", None, [200])
     assert got.headers["webhook-id"] == row.id == event["id"]
+
+
+async def batch_ended(database: AsyncEngine, caller: Caller, url: str, state: BatchState) -> str:
+    """A batch with a webhook that came to a final state as the control loops bring it there."""
+    batch_id = new_id("batch")
+    window_s = 0.0 if state is BatchState.EXPIRED else 3600.0
+    new = NewBatch(
+        *(batch_id, caller, "/v1/chat/completions", "1h", window_s, {}, 60.0, new_id("file"), 1), webhook=url
+    )
+    await create_batch(database, new, None, lambda batch: Earlier(batch.id, 200, None))
+    async with database.begin() as connection:
+        if state is BatchState.FAILED:
+            assert await batches.refuse(connection, batch_id, [])
+        else:
+            if state is BatchState.CANCELLED:
+                assert await batches.ask_cancel(connection, caller.tenant_id, batch_id)
+            files = {"output_file_id": None, "error_file_id": None}
+            assert await batches.end(connection, batch_id, state, parts=0, **files)
+    return batch_id
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+async def test_the_end_of_a_batch_is_told_once_and_signed(
+    database: AsyncEngine, caller: Caller, state: BatchState
+) -> None:
+    _, text = await secret(database, caller)
+    async with Receiver() as receiver, loop(database) as tick:
+        batch_id = await batch_ended(database, caller, receiver.url, state)
+        assert (await tick())["queued"] == 1
+        await tick.settled()
+        assert (await tick())["queued"] == 0
+        (got,) = receiver.got
+    event = Webhook(text).verify(got.body, got.headers)
+    assert (event["type"], event["data"]) == (f"batch.{state}", {"id": batch_id})
+    (row,) = await list_deliveries(database, caller.tenant_id, limit=9, batch_id=batch_id)
+    assert (row.state, row.task_id, row.batch_id) == ("delivered", None, batch_id)
+
+
+async def test_a_batch_that_is_open_or_wants_no_webhook_is_not_told_of(
+    database: AsyncEngine, caller: Caller
+) -> None:
+    for webhook in (None, "http://127.0.0.1:1/"):
+        new = NewBatch(
+            *(new_id("batch"), caller, "/v1/chat/completions", "1h", 60.0, {}, 60.0, new_id("file"), 1),
+            webhook=webhook,
+        )
+        await create_batch(database, new, None, lambda batch: Earlier(batch.id, 200, None))
+    async with database.begin() as connection:
+        await connection.execute(sa.text("UPDATE batches SET state = 'completed' WHERE webhook IS NULL"))
+    assert await queue_deliveries(database, limit=10) == 0
+
+
+async def test_a_crash_while_a_batchs_delivery_is_queued_loses_none(
+    database: AsyncEngine, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await secret(database, caller)
+    batch_id = await batch_ended(database, caller, "http://127.0.0.1:1/", BatchState.COMPLETED)
+
+    async def crash(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(webhooks, "which_disabled", crash)
+        with pytest.raises(KeyboardInterrupt):
+            await queue_deliveries(database, limit=10)
+    assert await queue_deliveries(database, limit=10) == 1
+    (row,) = await list_deliveries(database, caller.tenant_id, limit=9)
+    assert (row.state, row.batch_id, row.type) == ("pending", batch_id, "batch.completed")
 
 
 async def test_a_failed_delivery_is_tried_again_under_its_id_until_it_is_taken(
