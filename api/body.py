@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect
 
 from api.sse import ClientGoneError
 from schemas.errors import RequestError
+from schemas.json_text import DuplicateKeyError, parse
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
@@ -35,9 +36,11 @@ async def read_json(request: Request, max_bytes: int) -> tuple[bytes, dict[str, 
     except ClientDisconnect as error:
         raise ClientGoneError from error
     try:
-        parsed = orjson.loads(raw)  # refuses NaN, lone surrogates and bottomless nesting
+        parsed = parse(raw)
     except orjson.JSONDecodeError as error:
         raise RequestError(400, f"The body is not valid JSON: {error}.", "invalid_json") from error
+    except DuplicateKeyError as error:
+        raise RequestError(400, f"Invalid body: {error}.", "duplicate_parameter", error.key) from error
     if not isinstance(parsed, dict):
         raise RequestError(400, "The body must be a JSON object.", "invalid_json")
     return bytes(raw), parsed

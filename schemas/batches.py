@@ -12,6 +12,7 @@ from pydantic import StringConstraints, model_validator
 from core.batches import LineCode, parse_window
 from schemas.errors import error_body
 from schemas.files import ExpiresAfter
+from schemas.json_text import DuplicateKeyError, parse
 from schemas.requests import REQUESTS
 from schemas.strict import Metadata, Strict, clash
 
@@ -67,9 +68,11 @@ class RequestLine:
 def read_line(text: bytes, endpoint: str) -> RequestLine:
     """Read a line of an input file. Raises: LineError."""
     try:
-        line = orjson.loads(text)
+        line = parse(text)
     except orjson.JSONDecodeError as error:
         raise LineError(LineCode.INVALID_JSON, f"The line is not valid JSON: {error}.") from error
+    except DuplicateKeyError as error:
+        raise LineError(LineCode.INVALID_JSON, f"The line is not one: {error}.", error.key) from error
     if not isinstance(line, dict):
         raise LineError(LineCode.INVALID_JSON, "The line is not a JSON object.")
     for name in line:

@@ -113,6 +113,7 @@ def at(model: str, place: int, what: str | dict[str, Any]) -> bytes:
             "invalid_json_line",
             4,
         ),
+        (1, '{"custom_id": "id-1", "custom_id": "id-2"}', "invalid_json_line", 2),
         (1, {"custom_id": "id-0"}, "duplicate_custom_id", 2),
         (1, {"custom_id": None}, "missing_required_parameter", 2),
         (1, {"custom_id": 5}, "invalid_value", 2),

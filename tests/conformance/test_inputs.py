@@ -95,6 +95,20 @@ async def test_a_lone_surrogate_is_refused(http: httpx.AsyncClient, model: str, 
     refused(await http.post(url, content=body, headers=JSON), 400, code="invalid_json")
 
 
+@pytest.mark.shows("input-duplicate-keys")
+@pytest.mark.parametrize("url", POSTS)
+async def test_a_key_that_stands_twice_is_refused_by_its_name(
+    http: httpx.AsyncClient, model: str, url: str
+) -> None:
+    text = json.dumps(chat(model, user="a: b"))
+    for body, key in (
+        (text[:-1] + ', "model": "other"}', "model"),
+        (text.replace('"role"', '"content": ":", "role"'), "content"),
+        (text.replace('"user":', '"m\\u006fdel": "x", "user":'), "model"),
+    ):
+        refused(await http.post(url, content=body, headers=JSON), 400, key, "duplicate_parameter")
+
+
 @pytest.mark.shows("input-nesting")
 @pytest.mark.parametrize("url", POSTS)
 async def test_bottomless_nesting_is_refused_at_once(http: httpx.AsyncClient, model: str, url: str) -> None:
