@@ -29,7 +29,7 @@ def batch_object(batch: Batch) -> dict[str, Any]:
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": usage.cached_tokens},
             "output_tokens": usage.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {},  # reasoning is counted in the lines' own usage, where it is at all
             "total_tokens": usage.prompt_tokens + usage.output_tokens,
         },
         "cost_usd_micros": batch.cost_usd_micros,

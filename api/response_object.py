@@ -82,7 +82,7 @@ def response_object(response: Response, answer: str | None = None) -> dict[str, 
         "top_logprobs": asked.get("top_logprobs", 0),
         "top_p": asked.get("top_p", 1.0),
         "truncation": "disabled",
-        "usage": _usage(task),
+        "usage": _usage(task, answer),
         "user": asked.get("user"),
     }
 
@@ -99,7 +99,7 @@ def as_accepted(rendered: dict[str, Any], status: str) -> dict[str, Any]:
     return rendered | _OPEN | {"status": status, "incomplete_details": None}
 
 
-def _usage(task: Task) -> dict[str, Any] | None:
+def _usage(task: Task, answer: str | None) -> dict[str, Any] | None:
     usage = task.usage
     if usage is None:
         return None
@@ -107,9 +107,17 @@ def _usage(task: Task) -> dict[str, Any] | None:
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},  # the engine counts output as one
+        "output_tokens_details": _reasoning(answer),
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
     }
+
+
+def _reasoning(answer: str | None) -> dict[str, int]:
+    """What the answer's own usage says of it; empty where the engine could not count."""
+    if answer is None or '"completion_tokens_details"' not in answer:
+        return {}
+    details = orjson.loads(answer)["usage"].get("completion_tokens_details") or {}
+    return {"reasoning_tokens": details["reasoning_tokens"]} if "reasoning_tokens" in details else {}
 
 
 def _error(task: Task) -> dict[str, Any] | None:

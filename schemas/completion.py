@@ -16,14 +16,17 @@ import orjson
 from core.pricing import Usage
 
 
-def usage_object(usage: Usage) -> dict[str, Any]:
-    """Build OpenAI's `usage`."""
-    return {
+def usage_object(usage: Usage, reasoning_tokens: int | None = None) -> dict[str, Any]:
+    """Build OpenAI's `usage`; it says nothing of reasoning where that is not known."""
+    told: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+    if reasoning_tokens is not None:
+        told["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+    return told
 
 
 @dataclass(slots=True)
@@ -249,6 +252,7 @@ def whole_answer(
     fingerprint: str,
     choices: Mapping[int, Choice],
     usage: Usage,
+    reasoning_tokens: int | None = None,
 ) -> bytes:
     """Encode a whole answer."""
     return orjson.dumps(
@@ -258,7 +262,7 @@ def whole_answer(
             "created": created,
             "model": model,
             "choices": [choice.item(index) for index, choice in sorted(choices.items())],
-            "usage": usage_object(usage),
+            "usage": usage_object(usage, reasoning_tokens),
             "system_fingerprint": fingerprint,
         }
     )

@@ -40,13 +40,14 @@ def final_data(
     usage: Usage | None,
     failure: Failure | None,
     failure_message: str | None,
+    reasoning_tokens: int | None = None,
 ) -> bytes:
     """Data of the event that ends a stream."""
     return orjson.dumps(
         {
             "status": state,
             "finish_reason": finish_reason,
-            "usage": usage_object(usage) if usage else None,
+            "usage": usage_object(usage, reasoning_tokens) if usage else None,
             "error": failure_object(failure, failure_message),
         }
     )

@@ -29,6 +29,7 @@ def response_of(session: "Session", claim: Claim, progress: Progress) -> str:
         fingerprint=f"headrace-{info.kind}-{info.version}",
         choices=progress.choices,
         usage=progress.usage,
+        reasoning_tokens=progress.reasoning_tokens,
     ).decode()
 
 
@@ -46,6 +47,7 @@ async def announce(session: "Session", claim: Claim, progress: Progress, ending:
         usage=ending.usage,
         failure=ending.failure,
         failure_message=ending.failure_message,
+        reasoning_tokens=progress.reasoning_tokens,
     )
     session.chunks.append(progress.final(events.FINAL[ending.state], data))
 

@@ -94,6 +94,7 @@ class EngineUsage:
     prefill_s: float | None = None
     decode_s: float | None = None
     preemptions: int = 0  # times it was pushed out of the batch for memory
+    reasoning_tokens: int | None = None  # of the output, told at the end; None: nobody can tell
 
 
 @dataclass(frozen=True, slots=True)

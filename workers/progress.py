@@ -40,6 +40,7 @@ class Progress:
         self._sent: list[int] = []  # and by the present run
         self._cached: int | None = None  # prompt tokens that the first run read from the prefix cache
         self.usage = Usage(0, 0, 0)  # of the whole task
+        self.reasoning_tokens: int | None = None  # of its output; None: not known
         for event in earlier:
             self.torn = self.torn or event.sequence != self._next
             self._next = event.sequence + 1
@@ -121,6 +122,8 @@ class Progress:
             min(cached, usage.prompt_tokens),
             len(self.emitted) + usage.output_tokens,
         )
+        # what an earlier run reasoned is not counted: where there is reasoning, a task is made by one run alone
+        self.reasoning_tokens = None if self.emitted else usage.reasoning_tokens
 
     def add(self, deltas: Sequence[Delta]) -> None:
         """Take what a step produced; it is sent by the next `take`."""

@@ -39,7 +39,7 @@ from workers.vllm_errors import translate
 from workers.vllm_memory import measure_bandwidth, memory_of
 from workers.vllm_output import empty, failure, logprob_items, usage
 from workers.vllm_params import Prepared, prepare
-from workers.vllm_parsing import ParserNames, Parsers
+from workers.vllm_parsing import ParserNames, Parsers, reasoning_tokens
 from workers.vllm_process import Launcher, prepare_environment
 from workers.vllm_stats import HealthLogger
 
@@ -297,7 +297,8 @@ class VLLMEngine:
                 if prepared.readers is not None:
                     deltas = [prepared.readers[delta.index].read(delta) for delta in deltas]
                 if finished:
-                    yield Output(deltas, usage(step, prompt_tokens, cached, made), True)
+                    reasoning = reasoning_tokens(prepared.readers)
+                    yield Output(deltas, usage(step, prompt_tokens, cached, made, reasoning), True)
                     return  # closing the stream aborts what still runs after a stop string
                 if deltas:
                     yield Output(deltas, EngineUsage(prompt_tokens, cached, made))

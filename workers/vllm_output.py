@@ -28,11 +28,11 @@ def _logprob(entry: Any) -> dict[str, Any]:
     }
 
 
-def usage(step: Any, prompt_tokens: int, cached: int, made: int) -> EngineUsage:
-    """The last counts, with the timings vLLM took. `step`: a RequestOutput."""
+def usage(step: Any, prompt_tokens: int, cached: int, made: int, reasoning: int | None = None) -> EngineUsage:
+    """The last counts, with the timings vLLM took. `step`: a RequestOutput; `reasoning`: tokens of it."""
     times = step.metrics
     if times is None or not times.first_token_ts:
-        return EngineUsage(prompt_tokens, cached, made)
+        return EngineUsage(prompt_tokens, cached, made, reasoning_tokens=reasoning)
     return EngineUsage(
         prompt_tokens,
         cached,
@@ -41,6 +41,7 @@ def usage(step: Any, prompt_tokens: int, cached: int, made: int) -> EngineUsage:
         max(0.0, times.first_token_ts - times.scheduled_ts),
         max(0.0, times.last_token_ts - times.first_token_ts),
         times.num_preemptions,
+        reasoning,
     )
 
 

@@ -93,6 +93,8 @@ class Reader:
         self._parser, self._wire, self._prompt_ids = parser, wire, prompt_ids
         self._named = isinstance(wire.tool_choice, ChatCompletionNamedToolChoiceParam)
         self._called: set[int] = set()  # indices of calls that have been named
+        self._token_ids: list[int] = []  # of the answer, where there is reasoning to count
+        self._reasoned = not wire.include_reasoning  # it was seen, or may have been there unseen
 
     def read(self, delta: Delta) -> Delta:
         """Take a step's text apart. Raises: EngineFailedError when the parser can't."""
@@ -106,6 +108,9 @@ class Reader:
             )
         except Exception as error:
             raise EngineFailedError(f"the parser can't read the answer: {error!r}") from error
+        if self._parser.reasoning_parser is not None:
+            self._token_ids += delta.token_ids
+        self._reasoned = self._reasoned or bool(message and message.reasoning)
         if message is not None:
             message = maybe_filter_parallel_tool_calls(message, self._wire)
         calls = [] if message is None else [self._call(item) for item in message.tool_calls]
@@ -120,6 +125,21 @@ class Reader:
             finish_reason=reason,
         )
 
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """How many tokens of the answer were reasoning; None where the parser can't count them.
+
+        vLLM's parsers say 0 if they have never learnt to count, or where the mark that begins the reasoning stands in
+        the prompt.
+        """
+        if self._parser.reasoning_parser is None:
+            return None
+        count = self._parser.count_reasoning_tokens
+        whole = count(self._token_ids)
+        if not whole and self._reasoned:
+            whole = count([*self._prompt_ids, *self._token_ids]) - count(self._prompt_ids)
+        return whole if whole > 0 or not self._reasoned else None
+
     def _call(self, item: Any) -> dict[str, Any]:
         """A call's item: the first of an index has its id, type and name, the others more arguments alone."""
         function = item.function
@@ -133,3 +153,10 @@ class Reader:
             "type": "function",
             "function": {"name": (function and function.name) or "", "arguments": arguments},
         }
+
+
+def reasoning_tokens(readers: Sequence[Reader] | None) -> int | None:
+    """Count the reasoning of all choices; None where that of one is not known."""
+    counts = [reader.reasoning_tokens for reader in readers or ()]
+    known = [count for count in counts if count is not None]
+    return sum(known) if counts and len(known) == len(counts) else None

@@ -40,7 +40,7 @@ def read(thinking_model: Path) -> Read:
     from vllm.renderers import renderer_from_config
 
     from workers.vllm_params import _chat
-    from workers.vllm_parsing import ParserNames, Parsers
+    from workers.vllm_parsing import ParserNames, Parsers, reasoning_tokens
 
     config = AsyncEngineArgs(model=str(thinking_model), max_model_len=4096, enforce_eager=True)
     vllm_config = config.create_engine_config()
@@ -57,13 +57,15 @@ def read(thinking_model: Path) -> Read:
         reasoning: str | None = None,
         step: int = 1,
         finish: str = "stop",
+        before: str = "",  # the end of the prompt
         **fields: Any,
     ) -> Result:
         parsers = Parsers(Engine, ParserNames(tool, reasoning))  # type: ignore[arg-type]
         wire = _chat({"messages": [{"role": "user", "content": "x"}], **fields})
         reading = parsers.of(wire, {})
         assert reading is not None
-        reader = reading.readers([1])[0]
+        prompt = [1, *tokenizer.encode(before)]
+        reader = reading.readers(prompt)[0]
         ids, result, said = tokenizer.encode(text), Result(), ""
         for at in range(0, len(ids), step):
             now = tokenizer.decode(ids[: at + step], skip_special_tokens=False)
@@ -73,6 +75,8 @@ def read(thinking_model: Path) -> Read:
             delta = Delta(0, now[len(said) :], ids[at : at + step], None, finish if last else None)
             result.add(Output([reader.read(delta)], EngineUsage(1, 0, at)))
             said = now
+        counts = EngineUsage(len(prompt), 0, len(ids), reasoning_tokens=reasoning_tokens([reader]))
+        result.outputs.append(Output([], counts, True))
         return result
 
     return read
@@ -117,6 +121,23 @@ def test_reasoning_is_taken_out_of_the_answer(read: Read, step: int) -> None:
     result = read(text, tool=None, reasoning="deepseek_r1", step=step)
     assert result.only.reasoning.strip() == "Two and two."
     assert result.only.text.strip() == "It is four."
+
+
+@pytest.mark.parametrize("before", ["", "Say it.<think>"])
+def test_tokens_of_reasoning_are_counted_wherever_it_began(
+    read: Read, thinking_model: Path, before: str
+) -> None:
+    thought = "I must look it up, and then say it."
+    text = f"{thought}</think>It is four."
+    result = read(text if before else f"<think>{text}", tool=None, reasoning="deepseek_r1", before=before)
+    assert result.only.reasoning.strip() == thought
+    assert result.usage.reasoning_tokens == len(ModelTokenizer(thinking_model).encode(thought))
+
+
+def test_tokens_of_reasoning_that_nobody_can_count_are_not_made_up(read: Read) -> None:
+    unmarked = read("Hm.</think>Four.", tool=None, reasoning="deepseek_r1")
+    assert (unmarked.only.reasoning.strip(), unmarked.usage.reasoning_tokens) == ("Hm.", None)
+    assert read("Four.", tools=[TOOL]).usage.reasoning_tokens is None, "nothing reads reasoning here"
 
 
 def test_a_tool_is_called_after_reasoning(read: Read) -> None:
