@@ -62,12 +62,14 @@ def trace_of(owner_id: str, name: str, *, sampled: bool) -> TraceContext:
     return TraceContext(trace_id, span_id_of(owner_id, name), sampled)
 
 
-def by_one_clock(theirs_ns: int, ours_ns: int) -> int:
+def by_one_clock(theirs_ns: int, ours_ns: int, *, since_ns: int | None = None) -> int:
     """Return a moment that another machine noted, or our own where the two clocks are clearly not one.
 
-    Spans that meet at a moment that both sides have noted leave no gap between them.
+    Spans that meet at a moment that both sides have noted leave no gap between them. `since_ns`: we asked then, and
+    heard at `ours_ns`; what lies between on a busy machine is no difference of clocks.
     """
-    return theirs_ns if abs(theirs_ns - ours_ns) < _SAME_CLOCK_NS else ours_ns
+    earliest_ns = (ours_ns if since_ns is None else since_ns) - _SAME_CLOCK_NS
+    return theirs_ns if earliest_ns < theirs_ns < ours_ns + _SAME_CLOCK_NS else ours_ns
 
 
 def in_share(trace_id: int, share: float) -> bool:

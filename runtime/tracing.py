@@ -159,7 +159,7 @@ class RequestTrace:
                     ADMIT,
                     self.task,
                     self._began_ns,
-                    by_one_clock(int(created_at.timestamp() * 1e9), time.time_ns()),
+                    by_one_clock(int(created_at.timestamp() * 1e9), time.time_ns(), since_ns=self._began_ns),
                     self._parent,
                     SpanKind.SERVER,
                     {**about, **self._about()},

@@ -21,6 +21,7 @@ from storage.records import Claim
 
 MARK_TOKENS = 32  # an event of the decode span each time so many more are there
 _MOST_MARKS = 4096
+_LONGEST_CLAIM_NS = 4_000_000_000  # from the database's answer to our hearing of it, on a busy machine
 
 
 @dataclass(slots=True)
@@ -54,8 +55,10 @@ def spans_of(
     spans = [attempt_span(claim, request, start_ns, end_ns, attributes=attributes, error=error)]
     spans += phases_of(claim, request, turns, attributes, error)
     if claim.attempt == 1:  # the wait by the database's clock, from the row's acceptance
-        waited_ns = int(claim.waited_s * 1e9)
-        accepted_ns = by_one_clock(nanoseconds(claim.created_at), start_ns - waited_ns)
+        ours_ns = start_ns - int(claim.waited_s * 1e9)
+        accepted_ns = by_one_clock(
+            nanoseconds(claim.created_at), ours_ns, since_ns=ours_ns - _LONGEST_CLAIM_NS
+        )
         spans.append(queue_wait_span(claim, request, accepted_ns, start_ns))
     if not request.sampled:  # the API left it to us: what it knew is in the row
         spans.append(admit_span(claim, request))

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -93,6 +94,7 @@ class Lab:
     api_key: str = ""
     model: str = MODEL
     ready_within_s: float = 30.0
+    run: "Run | None" = None  # the newest: what keeps the workers busy
 
     @property
     def environment(self) -> dict[str, str]:
@@ -213,7 +215,8 @@ class Lab:
     async def running_on(self, worker: str, at_least: int = 5, emitted: int = 3) -> None:
         """Wait until a worker runs that many tasks: the moment to break something.
 
-        `emitted`: each of them has streamed so many events.
+        `emitted`: each of them has streamed so many events. Tasks last seconds, and so may it take to submit them, or
+        to look, on a busy machine: whenever a run has too few left for the moment to come, it goes on with more.
         """
         statement = "SELECT id FROM tasks WHERE state = 'in_progress' AND worker = :worker"
 
@@ -224,7 +227,12 @@ class Lab:
             with self.valkey.client(1) as client:
                 return sum(int(client.xlen(f"hr:s:{task}")) > emitted for task in running) >= at_least
 
-        await eventually(holds, 30.0, f"{worker} runs {at_least} tasks")
+        deadline = time.monotonic() + 60.0
+        while not holds():
+            assert time.monotonic() < deadline, f"{worker} runs {at_least} tasks: not within 60 s"
+            if self.run is not None and self.run.left < at_least:
+                await self.run.go_on()
+            await asyncio.sleep(0.02)
 
     def cut_off_broker(self, child: Child) -> None:
         """Break a process's connections to Valkey, once."""
@@ -287,22 +295,40 @@ class Run:
         self.priority = priority
         self.followers: list[Follower] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._max_tokens = max_tokens
+        lab.run = self
 
     @property
     def ids(self) -> list[str]:
         """Accepted ids."""
         return [follower.task_id for follower in self.followers]
 
+    @property
+    def left(self) -> int:
+        """Tasks whose end no follower has seen."""
+        return sum(not follower.ended for follower in self.followers)
+
     async def begin(self, at_once: int = 20) -> None:
         """Submit all, so many at a time, and follow each."""
+        await self._begin(self.bodies, at_once)
+
+    async def go_on(self, count: int = 20) -> None:
+        """Submit so many more, and follow them as well."""
+        asked = len(self.bodies)
+        more = bodies(asked + count, self._max_tokens, self.lab.model)[asked:]
+        self.bodies += more
+        await self._begin(more, count)
+
+    async def _begin(self, wanted: Sequence[dict[str, Any]], at_once: int) -> None:
         async with httpx.AsyncClient(
             base_url=self.lab.api_url,
             headers=self._headers(),
             timeout=30,
             limits=httpx.Limits(max_connections=at_once),
         ) as http:
-            self.followers = list(await asyncio.gather(*(self._submit(http, body) for body in self.bodies)))
-        self._tasks = [asyncio.create_task(follower.follow()) for follower in self.followers]
+            begun = await asyncio.gather(*(self._submit(http, body) for body in wanted))
+        self.followers += begun
+        self._tasks += [asyncio.create_task(follower.follow()) for follower in begun]
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.lab.api_key}"}

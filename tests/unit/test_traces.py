@@ -11,7 +11,7 @@ from core.failures import Failure
 from core.lanes import Lane, LengthClass, Priority
 from core.pricing import Tariff, Usage
 from core.states import TaskState
-from core.traces import TraceContext, in_share, span_id_of, trace_of
+from core.traces import TraceContext, by_one_clock, in_share, span_id_of, trace_of
 from runtime.tracing import Span
 from services.new_id import new_id
 from storage.records import UNUSED, Claim, Ending
@@ -56,6 +56,16 @@ def test_a_share_of_traces_is_the_same_share_everywhere() -> None:
     assert all(in_share(trace_id, 0.2) for trace_id in kept)
     assert not any(in_share(trace_id, 0) for trace_id in ids)
     assert all(in_share(trace_id, 1) for trace_id in ids)
+
+
+def test_another_machines_moment_is_taken_unless_its_clock_is_clearly_not_ours() -> None:
+    second = 1_000_000_000
+    ours = 100 * second
+    assert by_one_clock(ours - second // 2, ours) == ours - second // 2
+    assert by_one_clock(ours - 3 * second, ours) == by_one_clock(ours + 3 * second, ours) == ours
+    asked = ours - 5 * second  # the answer took its time
+    assert by_one_clock(ours - 3 * second, ours, since_ns=asked) == ours - 3 * second
+    assert by_one_clock(ours - 7 * second, ours, since_ns=asked) == ours
 
 
 class Kept:
