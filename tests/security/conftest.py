@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import httpx
@@ -48,33 +49,38 @@ async def http(app: FastAPI, world: World) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-_OF_LOOK_UPS = ("api_keys", "grants", "rate_limits", "budget_periods")
+# Of the request that is being counted. What the application does beside requests (uses of keys, marks of what was
+# published) runs in contexts that were made before, where there is none.
+_SEEN: ContextVar[list[str] | None] = ContextVar("seen", default=None)
 
 
 class Statements:
-    """What the application asks its database."""
+    """What requests ask the database."""
 
     def __init__(self, app: FastAPI) -> None:
         self._engine = app.state.headrace.database.sync_engine
 
     @contextmanager
     def counted(self) -> Iterator[list[str]]:
-        """The statements run inside, as they are run."""
-        seen: list[str] = []
+        """The statements of the requests made inside, as they are run."""
 
         def see(_: Any, __: Any, statement: str, *___: Any) -> None:
-            if not any(table in statement for table in _OF_LOOK_UPS):
+            if (seen := _SEEN.get()) is not None:
                 seen.append(statement)
 
         sa.event.listen(self._engine, "before_cursor_execute", see)
+        counted: list[str] = []
+        token = _SEEN.set(counted)
         try:
-            yield seen
+            yield counted
         finally:
+            _SEEN.reset(token)
             sa.event.remove(self._engine, "before_cursor_execute", see)
 
 
 @pytest.fixture
 def statements(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Statements:
-    """Keys once known stay known: to look them up is no part of what is counted."""
-    monkeypatch.setattr("api.access._FRESH_S", float("inf"))
+    """What is known of keys and of the queue stays known: which request looks it up anew is a matter of the clock."""
+    for module in ("api.access", "runtime.admission"):
+        monkeypatch.setattr(f"{module}._FRESH_S", float("inf"))
     return Statements(app)

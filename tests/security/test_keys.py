@@ -1,5 +1,6 @@
 """API keys: at rest, in force, out of force, and what is told of them."""
 
+import asyncio
 import hmac
 import time
 from collections.abc import AsyncIterator
@@ -61,13 +62,24 @@ async def test_a_revoked_key_is_refused_by_every_api_process_within_a_second(
         assert await status_of(client, made["key"]) == 200  # each process knows it now
     await admin(world, "POST", f"/keys/{made['id']}/revoke")
     revoked = time.monotonic()
-    for client in (http, second):
 
-        async def refused(client: httpx.AsyncClient = client) -> bool:
-            return await status_of(client, made["key"]) == 401
+    async def accepted_last(client: httpx.AsyncClient) -> float:
+        """When the last request that was accepted began: a busy machine may take its time to answer it."""
+        last = revoked
 
-        await eventually_async(refused, 5.0, "the key refused")
-        assert time.monotonic() - revoked < 1.5  # a second, and what a busy machine adds
+        async def refused() -> bool:
+            nonlocal last
+            began = time.monotonic()
+            if await status_of(client, made["key"]) == 401:
+                return True
+            last = began
+            return False
+
+        await eventually_async(refused, 30.0, "the key refused")
+        return last
+
+    for last in await asyncio.gather(accepted_last(http), accepted_last(second)):
+        assert last - revoked <= 1.0
 
 
 async def test_a_revoked_grant_makes_the_model_unknown_within_a_second(

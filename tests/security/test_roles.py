@@ -75,6 +75,15 @@ async def test_each_role_gets_what_the_table_says(row: Row, http: httpx.AsyncCli
     assert found == expected
 
 
+async def test_what_a_request_asks_the_database_is_counted(
+    http: httpx.AsyncClient, world: World, statements: Statements
+) -> None:
+    headers = {"Authorization": f"Bearer {world.keys['read']}"}
+    with statements.counted() as counted:
+        await http.get("/v1/tasks", headers=headers)
+    assert any("FROM tasks" in statement for statement in counted)
+
+
 WITH_IDS = [row for row in ROWS if row.others == 404]
 
 
