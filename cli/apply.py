@@ -1,4 +1,4 @@
-"""`headrace apply`: make tenants, keys, grants and models what a file says they are."""
+"""`headrace apply`: make models, tenants and what belongs to them what a file says they are."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import yaml
 
 from cli.admin.connect import Admin, AdminError, Object, Where
-from cli.plan import Current, Step, plan
+from cli.plan import plan
+from cli.plan_steps import Current, Named, Step
 from cli.private_file import can_write, write_private
 from schemas.errors import RequestError
 from schemas.platform import Platform
@@ -21,10 +22,12 @@ def apply(file: Path, where: Where, *, dry_run: bool, prune: bool, keys_dir: Pat
         wanted = read_platform(file)
         admin = Admin(*where.find())
         try:
-            steps = plan(wanted, _read_current(admin), prune=prune)
+            current = _read_current(admin)
+            steps = plan(wanted, current, prune=prune)
+            keys = {name: str(key["id"]) for name, key in current.keys.items()}
             for step in steps:
                 if not dry_run:
-                    _do(admin, step, keys_dir)
+                    _do(admin, step, keys_dir, keys)
                 print(step)
         finally:
             admin.close()
@@ -53,27 +56,39 @@ def read_platform(file: Path) -> Platform:
 def _read_current(admin: Admin) -> Current:
     tenants = {one["id"]: one for one in admin.list("/tenants")}
     names = {tenant_id: tenant["name"] for tenant_id, tenant in tenants.items()}
-    keys: dict[tuple[str, str], Object] = {}
+    keys: dict[Named, Object] = {}
     for key in admin.list("/keys", in_force=True, order="asc"):
         if key["replaced_by"] is None:  # its successor is what the name stands for
             keys[names[key["tenant_id"]], key["name"]] = key
+    key_names: dict[str | None, str | None] = {key["id"]: name for (_, name), key in keys.items()}
+    key_names[None] = None
+    # of a key out of force nothing is wanted, and what limits it limits nobody
+    limits = [one for one in admin.list("/limits") if one["key_id"] in key_names]
+    budgets = [one for one in admin.list("/budgets") if one["key_id"] in key_names]
     return Current(
         models={one["id"]: one for one in admin.list("/models")},
         tenants={tenant["name"]: tenant for tenant in tenants.values()},
         grants={(names[one["tenant_id"]], one["model"]): one for one in admin.list("/grants")},
         keys=keys,
+        tariffs={(one["model"], one["priority"]): one for one in admin.list("/tariffs", in_force=True)},
+        limits={(names[one["tenant_id"]], key_names[one["key_id"]], one["model"]): one for one in limits},
+        budgets={(names[one["tenant_id"]], key_names[one["key_id"]], one["period"]): one for one in budgets},
     )
 
 
-def _do(admin: Admin, step: Step, keys_dir: Path) -> None:
+def _do(admin: Admin, step: Step, keys_dir: Path, keys: dict[Named, str]) -> None:
+    """Do a step. `keys`: ids by name; those that steps make are added."""
+    body = step.body if step.of_key is None else {**(step.body or {}), "key": keys[step.of_key]}
     if step.makes_key is None:
-        admin.call(step.method, step.path, step.body)
+        admin.call(step.method, step.path, body)
         return
-    file = keys_dir / step.makes_key
+    file = keys_dir / ".".join(step.makes_key)
     try:
         # before the key is made: it can't be seen again
         keys_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         can_write(file)
     except OSError as error:
         raise AdminError(f"{step.what} is not made, it could not be kept: {error}") from error
-    write_private(file, admin.call(step.method, step.path, step.body)["key"] + "\n")
+    made = admin.call(step.method, step.path, body)
+    keys[step.makes_key] = made["id"]
+    write_private(file, made["key"] + "\n")

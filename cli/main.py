@@ -305,9 +305,7 @@ def apply(
     ] = False,
     prune: Annotated[
         bool,
-        typer.Option(
-            "--prune", help="Take away grants and keys of tenants in the file that it doesn't name."
-        ),
+        typer.Option("--prune", help="Take away what tenants in the file have and it doesn't name."),
     ] = False,
     keys_dir: Annotated[
         Path, typer.Option(help="Where keys that are made go, one a file, readable by their owner only.")

@@ -16,10 +16,9 @@ Moment = Annotated[int, Field(ge=0, le=2**33)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
-class LimitPut(Strict):
-    """Body of PUT /v1/admin/limits: the rates of a tenant, or of one of its keys, or of it on one model."""
+class LimitTerms(Strict):
+    """The rates of a tenant, or of one of its keys, or of it on one model."""
 
-    tenant: Name
     key: Name | None = None  # id, or the first 15 characters
     model: Name | None = None
     requests_per_minute: Rate | None = None
@@ -40,10 +39,15 @@ class LimitPut(Strict):
         return self
 
 
-class TariffCreate(Strict):
-    """Body of POST /v1/admin/tariffs. Token prices are per million, the engine's per second."""
+class LimitPut(LimitTerms):
+    """Body of PUT /v1/admin/limits."""
 
-    model: Name
+    tenant: Name
+
+
+class Prices(Strict):
+    """Prices of a model. Token prices are per million, the engine's per second."""
+
     priority: Annotated[Priority, Field(strict=False)] | None = (
         None  # null: all that have no price of their own
     )
@@ -52,6 +56,24 @@ class TariffCreate(Strict):
     output_usd_micros: Money
     engine_usd_micros: Money = 0
     engine_us_per_token: Annotated[int, Field(ge=0, le=60_000_000)] = 10_000  # expected, for budgets' holds
+
+    @property
+    def charged(self) -> dict[str, int]:
+        """What is stored of them: the price of cached tokens is said too."""
+        cached = self.prompt_usd_micros if self.cached_usd_micros is None else self.cached_usd_micros
+        return {
+            "prompt_usd_micros": self.prompt_usd_micros,
+            "cached_usd_micros": cached,
+            "output_usd_micros": self.output_usd_micros,
+            "engine_usd_micros": self.engine_usd_micros,
+            "engine_us_per_token": self.engine_us_per_token,
+        }
+
+
+class TariffCreate(Prices):
+    """Body of POST /v1/admin/tariffs."""
+
+    model: Name
     valid_from: Moment | None = None  # null: now; never in the past
     valid_until: Moment | None = None  # null: until a later one begins
 
@@ -62,10 +84,9 @@ class TariffCreate(Strict):
         return self
 
 
-class BudgetPut(Strict):
-    """Body of PUT /v1/admin/budgets: what a tenant, or one of its keys, may spend."""
+class BudgetTerms(Strict):
+    """What a tenant, or one of its keys, may spend."""
 
-    tenant: Name
     key: Name | None = None  # id, or the first 15 characters
     period: Annotated[Period, Field(strict=False)] = Period.MONTH
     soft_usd_micros: Money | None = None  # from it on answers and the webhook tell of it
@@ -79,6 +100,12 @@ class BudgetPut(Strict):
         if self.webhook is not None and self.soft_usd_micros is None:
             raise clash("webhook", "needs soft_usd_micros")
         return self
+
+
+class BudgetPut(BudgetTerms):
+    """Body of PUT /v1/admin/budgets."""
+
+    tenant: Name
 
 
 class CorrectionCreate(Strict):

@@ -55,11 +55,11 @@ async def end_tariff(database: AsyncEngine, actor: Actor, tariff_id: str) -> Sto
 
 
 async def list_tariffs(
-    database: AsyncEngine, page: Page, *, model: str | None
+    database: AsyncEngine, page: Page, *, model: str | None, in_force: bool
 ) -> tuple[list[StoredTariff], bool]:
-    """List prices, past and future ones too, and whether there are more."""
+    """List prices, past and future ones too unless `in_force`, and whether there are more."""
     async with autocommit(database) as connection:
-        return await tariffs.list_tariffs(connection, page, model=model)
+        return await tariffs.list_tariffs(connection, page, model=model, in_force=in_force)
 
 
 async def correct(

@@ -77,6 +77,13 @@ ORDER BY model, priority, valid_from DESC, id DESC
 """).bindparams(sa.bindparam("models", type_=sa.ARRAY(sa.Text)))
 
 
+_IDS_IN_FORCE = sa.text("""
+SELECT DISTINCT ON (model, priority) id FROM tariffs
+WHERE version IS NULL AND valid_from <= now() AND (valid_until IS NULL OR valid_until > now())
+ORDER BY model, priority, valid_from DESC, id DESC
+""").columns(sa.column("id", sa.BigInteger))
+
+
 async def prices_in_force(connection: AsyncConnection, models: Sequence[str]) -> PriceList:
     """Read the prices of models as they are now."""
     rows = await connection.execute(_IN_FORCE, {"models": list(models)})
@@ -154,10 +161,12 @@ async def end_tariff(connection: AsyncConnection, tariff_id: str) -> StoredTarif
 
 
 async def list_tariffs(
-    connection: AsyncConnection, page: Page, *, model: str | None
+    connection: AsyncConnection, page: Page, *, model: str | None, in_force: bool = False
 ) -> tuple[list[StoredTariff], bool]:
-    """List prices, of one model or of all, and whether there are more."""
+    """List prices, of one model or of all, and whether there are more; `in_force`: those that hold now."""
     query = sa.select(tariffs)
+    if in_force:
+        query = query.where(tariffs.c.id.in_(_IDS_IN_FORCE))
     if model is not None:
         query = query.where(tariffs.c.model == model)
     key = "tariff_" + sa.func.lpad(sa.cast(tariffs.c.id, sa.Text), 12, "0")

@@ -31,9 +31,11 @@ def _moment(seconds: int | None) -> datetime | None:
 
 
 @router.get("/tariffs")
-async def list_(request: Request, page: Paged, model: str | None = None) -> dict[str, Any]:
-    """List prices, of one model or of all; past and future ones too."""
-    found, has_more = await list_tariffs(state_of(request).database, page, model=model)
+async def list_(
+    request: Request, page: Paged, model: str | None = None, in_force: bool = False
+) -> dict[str, Any]:
+    """List prices, of one model or of all; past and future ones too, unless only those in force are asked for."""
+    found, has_more = await list_tariffs(state_of(request).database, page, model=model, in_force=in_force)
     return page_object([_object(tariff) for tariff in found], has_more)
 
 
@@ -41,14 +43,11 @@ async def list_(request: Request, page: Paged, model: str | None = None) -> dict
 async def create(request: Request, actor: Administrator) -> dict[str, Any]:
     """Set a price. It holds for tasks accepted from `valid_from` on; prices are never changed."""
     asked = await read_body(request, TariffCreate)
-    prices = asked.model_dump(exclude={"model", "valid_from", "valid_until"})
-    if asked.cached_usd_micros is None:
-        prices["cached_usd_micros"] = asked.prompt_usd_micros
     added = await add_tariff(
         state_of(request).database,
         actor,
         asked.model,
-        prices,
+        {"priority": asked.priority, **asked.charged},
         valid_from=_moment(asked.valid_from),
         valid_until=_moment(asked.valid_until),
     )

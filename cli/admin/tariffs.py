@@ -16,10 +16,14 @@ _COLUMNS = (
 
 
 @app.command("list")
-def list_(context: typer.Context, model: str | None = None) -> None:
+def list_(
+    context: typer.Context,
+    model: str | None = None,
+    in_force: Annotated[bool, typer.Option("--in-force", help="Only those that hold now.")] = False,
+) -> None:
     """List prices (micro-USD per million tokens, and per second of engine time), past and future ones too."""
     with connected(context) as admin:
-        show(context, admin.list("/tariffs", model=model), _COLUMNS)
+        show(context, admin.list("/tariffs", model=model, in_force=in_force), _COLUMNS)
 
 
 @app.command()
