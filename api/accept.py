@@ -56,7 +56,7 @@ async def accept(
     if isinstance(accepted, Task):
         accepted = replace(accepted, estimated_wait_s=wait_s)
         metrics.count_accepted(new.lane, new.caller.tenant_class)
-        state.publisher.put(Outgoing(new.id, new.lane, new.traceparent))
+        state.publisher.put(Outgoing(new.id, new.lane, new.traceparent, new.caller.tenant_id))
         if request_trace is not None:
             request_trace.admitted(new, accepted.created_at)
     else:

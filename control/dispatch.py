@@ -120,7 +120,7 @@ class Dispatch:
             sent, late = await self._send(view, queue, counters)
         if held is not None:
             try:
-                await self._ceilings.put(queue.ceilings(held))
+                await self._ceilings.put(queue.ceilings(held), queue.held_tenants())
             except RedisError as error:
                 log.warning("ceilings_not_set", error=str(error))
         self._waiting = queue.can_go_on()
@@ -140,7 +140,7 @@ class Dispatch:
         picks, late = list[Head](), list[Head]()
         for model, of_model in heads.items():
             if self._fifo:
-                plan = plan_fifo(of_model, queue.fleets[model])
+                plan = plan_fifo(of_model, queue.fleets[model], queue.places)
             else:
                 plan = plan_fair(
                     of_model,
@@ -148,6 +148,7 @@ class Dispatch:
                     counters=counters[model],
                     weights=view.weights,
                     turns=self._turns.setdefault(model, Turns()),
+                    places=queue.places,
                 )
                 self._note_streaks(model, plan.picks)
             late += plan.late
@@ -196,5 +197,5 @@ class Dispatch:
         except BrokerUnavailableError as error:
             log.warning("not_sent", tasks=len(picks), error=str(error))
             return False
-        await note_published(self._database, [one.task_id for one in picks])
+        await note_published(self._database, picks)
         return True

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.fair_share import Lift, charge, lift
 from core.fleet import Fleet, Replica
 from core.lanes import Lane, Priority, parse_length_classes
-from core.order import Head
+from core.order import Head, Places
 from core.pace import Pace
 from core.prefix import Streak, by_prefix
 from core.slots import Kind, SlotRules, parse_ceilings
@@ -27,6 +27,8 @@ class Queue:
     def __init__(self, view: View, paces: Mapping[str, Pace], *, fifo: bool) -> None:
         self.view, self._paces, self._fifo = view, paces, fifo
         self.fleets = self._build_fleets()
+        self.places = self._count_places()
+        self._full_before = frozenset(one for one in view.running_bounds if self.places.none_for(one))
         self._read: dict[str, Waiting] = {}
         self._was_full = {model: fleet.saturated() for model, fleet in self.fleets.items()}
 
@@ -57,6 +59,23 @@ class Queue:
                     fleet.take(self._kind(one.lane), force=True)
         return fleets
 
+    def _count_places(self) -> Places:
+        """What tenants with a bound on what they run have left of it: what is on its way has a place already."""
+        left = dict(self.view.running_bounds)
+        for one in self.view.in_flight:
+            if one.tenant_id in left:
+                left[one.tenant_id] -= one.tasks
+        return Places(left)
+
+    def held_tenants(self) -> list[str]:
+        """Return the tenants of which nothing may be published but by the dispatcher.
+
+        Without a place left they would be refused at the claim, and with work waiting it would be overtaken.
+        """
+        waiting = {group.tenant_id for group in self.view.groups}
+        bounded = self.view.running_bounds
+        return sorted(one for one in bounded if one in waiting or self.places.none_for(one))
+
     def slots(self, model: str) -> int:
         """Count the slots of a model's ready replicas."""
         fleet = self.fleets.get(model)
@@ -81,7 +100,8 @@ class Queue:
         return [
             group
             for group in self.view.groups
-            if self.fleets[group.lane.model].room(self._kind(group.lane)) > 0
+            if not self.places.none_for(group.tenant_id)
+            and self.fleets[group.lane.model].room(self._kind(group.lane)) > 0
         ]
 
     async def read(
@@ -92,7 +112,8 @@ class Queue:
         room = max(self.fleets[group.lane.model].room(self._kind(group.lane)) for group in groups)
         if self._fifo:
             limit = min(_MOST_HEADS, sum(fleet.most_room(Priority.BATCH) for fleet in self.fleets.values()))
-            waiting = await read_oldest(database, groups, older_s=older_s, limit=limit)
+            full = sorted(self._full_before)
+            waiting = await read_oldest(database, groups, older_s=older_s, limit=limit, without=full)
             return self._by_model([self._head(one) for one in waiting], waiting)
         # enough for each group to fill its part of the room twice; the next look reads on
         most = min(_MOST_HEADS, max(_LEAST_HEADS, 2 * room // len(groups) + 1))
@@ -123,7 +144,7 @@ class Queue:
     def outgoing(self, head: Head) -> Outgoing:
         """What the broker is told of a head that was read."""
         one = self._read[head.id]
-        return Outgoing(one.id, one.group.lane, one.traceparent)
+        return Outgoing(one.id, one.group.lane, one.traceparent, one.group.tenant_id, one.turned_back)
 
     def _head(self, one: Waiting) -> Head:
         lane = one.group.lane
@@ -161,10 +182,14 @@ class Queue:
     def ceilings(self, held: int) -> dict[str, dict[Priority, int]]:
         """Say how much may be published without the dispatcher, by model and priority.
 
-        Nothing where something of the same or a higher priority waits: it would be overtaken. `held`: messages
-        that workers hold, counted before the look.
+        Nothing where something of the same or a higher priority waits: it would be overtaken. What waits for its
+        own tenant's places alone holds nobody up. `held`: messages that workers hold, counted before the look.
         """
-        backlog = {(group.lane.model, group.lane.priority) for group in self.view.groups}
+        backlog = {
+            (group.lane.model, group.lane.priority)
+            for group in self.view.groups
+            if group.tenant_id not in self._full_before
+        }
         ceilings: dict[str, dict[Priority, int]] = {}
         for model, fleet in self.fleets.items():
             blocked = False

@@ -5,7 +5,8 @@
 3. Inside a tenant the lowest rank goes next: shorter ones first, bounded by age, deadlines in sight
    (`core.ranking`); batch work keeps to one prefix for a while (`core.prefix`).
 
-A task whose deadline can't be met any more is named as late and takes nobody's place.
+A task whose deadline can't be met any more is named as late and takes nobody's place. A tenant that runs as many
+tasks as it may holds nobody up either.
 
 Units: `*_s` seconds, tokens of prompt and maximum output together.
 """
@@ -51,6 +52,22 @@ class Turns:
     passed: dict[Priority, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Places:
+    """How many more tasks of a tenant may go before it runs as many as it may; of others than these, any number."""
+
+    left: dict[str, int] = field(default_factory=dict)
+
+    def none_for(self, tenant_id: str) -> bool:
+        """Say whether the tenant has no place left."""
+        return self.left.get(tenant_id, 1) <= 0
+
+    def take(self, tenant_id: str) -> None:
+        """Note that a task goes."""
+        if tenant_id in self.left:
+            self.left[tenant_id] -= 1
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to send, in order, and what to end as late."""
@@ -66,29 +83,39 @@ def plan_fair(
     counters: Mapping[str, float],
     weights: Mapping[str, float],
     turns: Turns,
+    places: Places | None = None,
 ) -> Plan:
     """Choose what goes next. `heads` come group by group, in the order in which each group wants to go."""
+    places = places or Places()
     late = [head for head in heads if head.late]
     levels = {priority: _Level(priority, heads, counters, weights) for priority in Priority}
     picks: list[Head] = []
     while True:
         head = None
         for level in _in_turn(levels, turns):
-            head = level.take(fleet)
+            head = level.take(fleet, places)
             if head is not None:
                 break
         if head is None:
             return Plan(picks, late)
         picks.append(head)
+        places.take(head.tenant_id)
         for level in levels.values():  # a tenant's tokens count whichever priority they were spent on
             level.charge(head)
         _count(head.priority, levels, turns)
 
 
-def plan_fifo(heads: Sequence[Head], fleet: Fleet) -> Plan:
+def plan_fifo(heads: Sequence[Head], fleet: Fleet, places: Places | None = None) -> Plan:
     """Choose what came first, whoever's and however long: what the fair order is measured against."""
+    places = places or Places()
     late = [head for head in heads if head.late]
-    picks = [head for head in heads if not head.late and fleet.take(Kind(Priority.BATCH, head.length_class))]
+    picks: list[Head] = []
+    for head in heads:
+        if head.late or places.none_for(head.tenant_id):
+            continue
+        if fleet.take(Kind(Priority.BATCH, head.length_class)):
+            places.take(head.tenant_id)
+            picks.append(head)
     return Plan(picks, late)
 
 
@@ -132,8 +159,8 @@ class _Level:
     def _front(self, tenant: str) -> float:
         return min((group[-1].rank for group in self._groups[tenant].values() if group), default=float("inf"))
 
-    def take(self, fleet: Fleet) -> Head | None:
-        """Take the next task that a replica has room for, and that room."""
+    def take(self, fleet: Fleet, places: Places) -> Head | None:
+        """Take the next task that its tenant has a place and a replica has room for, and that room."""
         put_back: list[tuple[float, float, str]] = []
         found = None
         while self._heap and found is None:
@@ -142,7 +169,7 @@ class _Level:
             if counter != self._counters[tenant]:  # charged since: it stands elsewhere now
                 heapq.heappush(self._heap, (self._counters[tenant], self._front(tenant), tenant))
                 continue
-            found = self._take_from(tenant, fleet)
+            found = None if places.none_for(tenant) else self._take_from(tenant, fleet)
             put_back.append(entry)
         for counter, _, tenant in put_back:
             if any(self._groups[tenant].values()):

@@ -67,6 +67,14 @@ class ModelBacklog:
         return Ahead(higher, own, others)
 
 
+def own_turn_s(own_tasks: float, most: int | None, pace: Pace) -> float:
+    """Return how long a tenant's bound on what it runs makes a task wait for its tenant's `own_tasks` before it.
+
+    `most` None: it has no such bound.
+    """
+    return 0.0 if most is None or not pace.run_s else own_tasks / most * pace.run_s
+
+
 def wait_s(ahead_tokens: float, pace: Pace) -> float | None:
     """Return the time until a slot is the task's; None while the model's rate is unknown."""
     if ahead_tokens <= 0:

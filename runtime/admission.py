@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.admission import Ask, Bound, Promises, Refusal, judge
 from core.lanes import Lane, Priority
 from core.pace import Pace
-from core.waits import ModelBacklog, wait_s
+from core.waits import ModelBacklog, own_turn_s, wait_s
 from runtime.settings import Settings
 from schemas.errors import RequestError
 from services.measure import QueueCounts, read_queue
@@ -44,7 +44,7 @@ class Admission:
         self._promises = Promises()
         self._at = 0.0
         self._lock = asyncio.Lock()
-        self._load(QueueCounts([], {}, {}, {}))
+        self._load(QueueCounts([], {}, {}, {}, {}))
 
     def _load(self, counts: QueueCounts) -> None:
         self._counts = counts
@@ -118,11 +118,18 @@ class Admission:
                 settings.max_tenant_queued_tokens if own.tokens is None else own.tokens,
             ),
             tokens_per_s=pace.tokens_per_s,
-            wait_s=wait_s(ahead.total, pace),
+            wait_s=self._wait_s(lane, tenant_id, ahead.total, tasks.of(lane.priority, tenant_id)),
             needs_s=pace.needs_s(new.max_output_tokens),
             start_within_s=start_within_s,
             deadline_s=new.deadline_s,
         )
+
+    def _wait_s(self, lane: Lane, tenant_id: str, ahead_tokens: float, own_tasks: float) -> float | None:
+        """`own_tasks`: its tenant's that go before it in its own priority."""
+        pace = self.pace(lane.model)
+        by_rate = wait_s(ahead_tokens, pace)
+        by_bound = own_turn_s(own_tasks, self._counts.running_bounds.get(tenant_id), pace)
+        return None if by_rate is None else max(by_rate, by_bound)
 
     def _tokens_of(self, model: str, priority: Priority, tenant_id: str) -> float:
         return self._tokens[model].of(priority, tenant_id) if model in self._tokens else 0.0
@@ -137,8 +144,13 @@ class Admission:
             both.add(Priority(priority), tenant_id, amount)
         return both
 
-    async def estimate(self, task: Task, own_tasks: int | None, own_tokens: int | None) -> Estimate:
-        """Say where a queued task stands; `own_*`: what of its tenant goes before it, None: all there is."""
+    async def estimate(
+        self, task: Task, own_tasks: int | None, own_tokens: int | None, *, at_bound: bool = False
+    ) -> Estimate:
+        """Say where a queued task stands; `own_*`: what of its tenant goes before it, None: all there is.
+
+        `at_bound`: its tenant runs as many as it may, so that one of them has to end first.
+        """
         await self._refresh()
         lane, weights = task.lane, self._counts.weights
         fifo = self._settings.order == "fifo"
@@ -149,7 +161,7 @@ class Admission:
         return Estimate(
             position=int(before.total) + 1,
             tokens_ahead=int(ahead.total),
-            wait_s=wait_s(ahead.total, self.pace(lane.model)),
+            wait_s=self._wait_s(lane, task.tenant_id, ahead.total, before.own + at_bound),
             others_ahead=ahead.others + ahead.higher > ahead.own,
         )
 

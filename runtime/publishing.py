@@ -91,7 +91,7 @@ class PublishingThread:
                 self._publisher.close()
                 continue
             if batch:
-                self._mark([item.task_id for item in batch])
+                self._mark(batch)
 
     def _startable(self, batch: list[Outgoing]) -> list[Outgoing]:
         if self._credit is None or not batch:
@@ -106,14 +106,14 @@ class PublishingThread:
             log.exception("credit_unknown", tasks=len(batch))
         return batch
 
-    def _mark(self, task_ids: list[str]) -> None:
+    def _mark(self, sent: list[Outgoing]) -> None:
         assert self._loop is not None
-        mark = asyncio.run_coroutine_threadsafe(self._note(task_ids), self._loop)
+        mark = asyncio.run_coroutine_threadsafe(self._note(sent), self._loop)
         self._marks.add(mark)
         mark.add_done_callback(self._marks.discard)
 
-    async def _note(self, task_ids: list[str]) -> None:
+    async def _note(self, sent: list[Outgoing]) -> None:
         try:
-            await note_published(self._database, task_ids)
+            await note_published(self._database, sent)
         except Exception as error:  # noqa: BLE001 - the outbox publishes them once more, and claims are fenced
-            log.warning("mark_published_failed", tasks=len(task_ids), error=str(error))
+            log.warning("mark_published_failed", tasks=len(sent), error=str(error))

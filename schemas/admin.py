@@ -8,8 +8,9 @@ from core.grants import GrantLimits
 from core.lanes import Priority
 from core.scopes import USUAL, Scope
 from schemas.requests import REQUESTS
-from schemas.strict import Strict, clash
+from schemas.strict import INT64_MAX, Strict, clash
 
+DAY_S = 24 * 3600.0
 YEAR_S = 366 * 24 * 3600.0
 MONTH_S = 31 * 24 * 3600.0
 # no `_`: ids have one, and a name must never be taken for one
@@ -17,9 +18,13 @@ TenantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-
 TenantClass = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 KeyName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,62}$")]
 Retention = Annotated[float, Field(ge=60, le=10 * YEAR_S)]
+Weight = Annotated[float, Field(ge=0.01, le=1000)]
+SyncLimit = Annotated[float, Field(gt=0, le=DAY_S)]
 # strict mode takes an enum's members only; from JSON they come as their values
 Scopes = Annotated[frozenset[Annotated[Scope, Field(strict=False)]], Field(min_length=1, strict=False)]
 INT32_MAX = 2**31 - 1
+Bound = Annotated[int, Field(ge=1, le=INT32_MAX)]
+TokenBound = Annotated[int, Field(ge=1, le=INT64_MAX)]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,199}$")]
 
 Parser = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
@@ -46,6 +51,10 @@ class TenantCreate(Strict):
         None  # of prompts and outputs, from the end of the task; null: the deployment's
     )
     store: bool = True  # false: prompts and outputs go once they are delivered
+    weight: Weight = 1.0  # its share of a model while more waits than can run
+    max_queued_tasks: Bound | None = None  # of each model; null: the deployment's
+    max_queued_tokens: TokenBound | None = None  # likewise; prompt and maximum output
+    max_running_tasks: Bound | None = None  # at once, over all models; null: any number
 
 
 class TenantChange(Strict):
@@ -55,6 +64,10 @@ class TenantChange(Strict):
     class_: Annotated[TenantClass, Field(alias="class")] = "default"
     retention_s: Retention | None = None
     store: bool = True
+    weight: Weight = 1.0
+    max_queued_tasks: Bound | None = None
+    max_queued_tokens: TokenBound | None = None
+    max_running_tasks: Bound | None = None
 
 
 class KeyCreate(Strict):
@@ -121,6 +134,11 @@ class ModelPut(Strict):
     probe_prompt: ProbeText | None = None  # what workers ask now and then to see that the model is well
     # all are in the answer, in any case
     probe_words: Annotated[list[ProbeText], Field(max_length=16, default_factory=list)]
+    sync_start_s: SyncLimit | None = (
+        None  # a synchronous call not started by then gets 503; null: the setting's
+    )
+    sync_finish_s: SyncLimit | None = None  # of a plain one, from its start; likewise
+    sync_stream_s: SyncLimit | None = None  # of a streamed one, from its start; likewise
 
     @model_validator(mode="after")
     def _words_need_a_prompt(self) -> Self:

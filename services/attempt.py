@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from core.failures import RULES, Failure
 from core.states import TaskState
-from storage import attempts, tasks
+from storage import attempts, claims, tasks
 from storage.autocommit import autocommit
 from storage.records import UNUSED, Claim, Ending, Held, Used
 
@@ -22,12 +22,24 @@ class Holder:
 
 
 async def claim(database: AsyncEngine, task_ids: Sequence[str], holder: Holder) -> dict[str, Claim]:
-    """Claim those of the tasks that may run."""
+    """Claim those of the tasks that may run; `claim_bounded` is for the rest."""
     async with autocommit(database) as connection:
-        claims = await attempts.claim(
+        claimed = await claims.claim_unbounded(
             connection, task_ids, model=holder.model, worker=holder.worker, lease_s=holder.lease_s
         )
-    return {claim.task_id: claim for claim in claims}
+    return {one.task_id: one for one in claimed}
+
+
+async def claim_bounded(database: AsyncEngine, task_ids: Sequence[str], holder: Holder) -> dict[str, Claim]:
+    """Claim those of the tasks whose tenants have a bound on what they run, and a place.
+
+    What finds none stays queued, and is published again by the dispatcher.
+    """
+    async with database.begin() as connection:
+        claimed = await claims.claim_bounded(
+            connection, task_ids, model=holder.model, worker=holder.worker, lease_s=holder.lease_s
+        )
+    return {one.task_id: one for one in claimed}
 
 
 async def end_forbidden(database: AsyncEngine, task_ids: Sequence[str]) -> list[str]:
@@ -36,7 +48,7 @@ async def end_forbidden(database: AsyncEngine, task_ids: Sequence[str]) -> list[
     async with database.begin() as connection:
         return [
             task_id
-            for task_id in await attempts.find_ungranted(connection, task_ids)
+            for task_id in await claims.find_ungranted(connection, task_ids)
             if await tasks.end_queued(connection, task_id, TaskState.FAILED, failure, RULES[failure].message)
         ]
 

@@ -21,6 +21,7 @@ class Surroundings:
     workers: list[WorkerRow]
     models: list[str]
     weights: dict[str, float]  # of tenants whose weight is not 1
+    running_bounds: dict[str, int]  # of tenants that have one
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ async def look_around(database: AsyncEngine) -> Surroundings:
             workers=[seen.row for seen in await presence.list_workers(connection, within_s=SEEN_S)],
             models=await registry.model_names(connection),
             weights=await counters.read_weights(connection),
+            running_bounds=await counters.read_running_bounds(connection),
         )
 
 
@@ -52,6 +54,7 @@ async def look(database: AsyncEngine, around: Surroundings, *, older_s: float) -
             workers=around.workers,
             models=around.models,
             weights=around.weights,
+            running_bounds=around.running_bounds,
             groups=groups,
             in_flight=in_flight,
             served=await counters.read_shares(connection, active) if active else {},
@@ -80,11 +83,13 @@ async def read_mates(
 
 
 async def read_oldest(
-    database: AsyncEngine, groups: Sequence[Group], *, older_s: float, limit: int
+    database: AsyncEngine, groups: Sequence[Group], *, older_s: float, limit: int, without: Sequence[str] = ()
 ) -> list[Waiting]:
-    """Read what was accepted first in the groups' lanes."""
+    """Read what was accepted first in the groups' lanes, but for what tenants `without` have there."""
     async with autocommit(database) as connection:
-        return await queue_heads.read_oldest(connection, groups, older_s=older_s, limit=limit)
+        return await queue_heads.read_oldest(
+            connection, groups, older_s=older_s, limit=limit, without=without
+        )
 
 
 async def fold_counts(database: AsyncEngine, *, limit: int) -> dict[str, Ended]:

@@ -10,7 +10,7 @@ from storage import registry, tasks
 from storage.audit import Actor
 from storage.autocommit import autocommit
 from storage.paging import Page
-from storage.records import Model
+from storage.records import Model, SyncLimits
 
 
 async def put_model(
@@ -26,6 +26,7 @@ async def put_model(
     reasoning_parser: str | None,
     probe_prompt: str | None,
     probe_words: Sequence[str],
+    sync: SyncLimits,
 ) -> Model:
     """Register a model, or change its registration; nobody is granted it by that."""
     async with changing(database, actor) as change:
@@ -41,6 +42,7 @@ async def put_model(
             reasoning_parser=reasoning_parser,
             probe_prompt=probe_prompt,
             probe_words=probe_words,
+            sync=sync,
         )
         after = await registry.get_model(change.connection, name)
         assert after is not None

@@ -22,26 +22,14 @@ async def require_tenant(connection: AsyncConnection, id_or_name: str, *, lock: 
     return found
 
 
-async def add_tenant(
-    database: AsyncEngine,
-    actor: Actor,
-    name: str,
-    *,
-    tenant_class: str = "default",
-    retention_s: float | None = None,
-    store: bool = True,
-) -> Tenant:
-    """Make a tenant, which has no key and no model yet. Raises: ConflictError when the name is taken."""
+async def add_tenant(database: AsyncEngine, actor: Actor, name: str, settings: dict[str, Any]) -> Tenant:
+    """Make a tenant, which has no key and no model yet; `settings` as in `change_tenant`.
+
+    Raises: ConflictError when the name is taken.
+    """
     try:
         async with changing(database, actor) as change:
-            added = await tenants.insert_tenant(
-                change.connection,
-                new_id("tenant"),
-                name,
-                tenant_class=tenant_class,
-                retention_s=retention_s,
-                store=store,
-            )
+            added = await tenants.insert_tenant(change.connection, new_id("tenant"), name, settings)
             await change.record("tenant.create", added.id, tenant_id=added.id, after=added)
             return added
     except IntegrityError as error:
@@ -51,7 +39,7 @@ async def add_tenant(
 async def change_tenant(
     database: AsyncEngine, actor: Actor, id_or_name: str, changes: dict[str, Any], *, of: str
 ) -> Tenant:
-    """Change `disabled`, `class`, `retention_s` or `store`; `of` is the tenant who asks.
+    """Change `disabled` and other settings, by column; `of` is the tenant who asks.
 
     Raises: MissingError; ConflictError when who asks would lock itself out.
     """

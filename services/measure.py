@@ -29,6 +29,7 @@ class QueueCounts:
     paces: dict[str, Pace]  # by model
     weights: dict[str, float]  # of tenants whose weight is not 1
     bounds: dict[str, Bound]  # of tenants that have their own
+    running_bounds: dict[str, int]  # of tenants that have one
 
 
 async def read_queue(database: AsyncEngine) -> QueueCounts:
@@ -39,6 +40,7 @@ async def read_queue(database: AsyncEngine) -> QueueCounts:
             await counters.read_paces(connection),
             await counters.read_weights(connection),
             await counters.read_bounds(connection),
+            await counters.read_running_bounds(connection),
         )
 
 

@@ -7,12 +7,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.lanes import Lane
 from storage import outbox
 from storage.autocommit import autocommit
+from storage.outbox import Outgoing
 
 
-async def note_published(database: AsyncEngine, task_ids: Sequence[str]) -> None:
+async def note_published(database: AsyncEngine, sent: Sequence[Outgoing]) -> None:
     """Mark tasks as published."""
     async with autocommit(database) as connection:
-        await outbox.mark_published(connection, task_ids)
+        await outbox.mark_published(connection, {one.task_id: one.turned_back for one in sent})
 
 
 async def count_expected(database: AsyncEngine, *, older_s: float) -> tuple[dict[Lane, int], int]:

@@ -29,4 +29,4 @@ async def retry_in(connection: AsyncConnection, task_id: str, tenant_id: str | N
         return None
     again = await hold_again(connection, replace(dead, id=new_id("task")))
     await insert_within_budgets(connection, [again])
-    return Outgoing(again.id, again.lane)
+    return Outgoing(again.id, again.lane, tenant_id=again.caller.tenant_id)

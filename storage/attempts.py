@@ -1,5 +1,6 @@
-"""Writes of attempts: claim, renew, settle, hand back, rescue. Each is a compare-and-set on (state, attempt)
-and takes many tasks in one statement, so that a worker's cost does not grow with its round trips.
+"""Writes of attempts: renew, settle, hand back, rescue. Each is a compare-and-set on (state, attempt)
+and takes many tasks in one statement, so that a worker's cost does not grow with its round trips. How they begin:
+`storage.claims`.
 
 Rows are locked in id order, so two statements over the same tasks can't deadlock.
 """
@@ -15,82 +16,10 @@ from core.failures import RULES, Failure
 from core.lanes import Lane, LengthClass, Priority
 from storage.budgets import SPEND
 from storage.ledger import PRICES, USED, used_of
-from storage.records import Claim, Ending, Held, Lost, LostAttempt, Used
+from storage.records import Ending, Held, Lost, LostAttempt, Used
 from storage.tariffs import tariff_of
 
 _IDS = sa.bindparam("ids", type_=sa.ARRAY(sa.Text))
-
-_CLAIM = sa.text(f"""
-WITH locked AS MATERIALIZED (
-  SELECT id FROM tasks WHERE id = ANY(:ids) AND state = 'queued' AND model = :model AND deadline_at > now()
-  ORDER BY id FOR UPDATE
-), granted AS (
-  SELECT t.id, n.class FROM locked JOIN tasks t USING (id)
-  JOIN tenants n ON n.id = t.tenant_id AND n.disabled_at IS NULL
-  JOIN grants g ON g.tenant_id = t.tenant_id AND g.model = t.model
-)
-UPDATE tasks t SET
-  state = 'in_progress', attempt = attempt + 1, worker = :worker, claimed_at = now(), exposed = failures = 0,
-  started_at = coalesce(started_at, now()), lease_expires_at = now() + make_interval(secs => :lease_s)
-FROM granted, task_payloads p
-WHERE t.id = granted.id AND p.task_id = t.id
-RETURNING t.id, t.tenant_id, t.key_id, t.attempt, t.url, p.request, t.max_output_tokens, t.prompt_tokens,
-  t.reserved_tokens, t.created_at, t.priority, t.failures, t.preemptions, t.length_class, t.traceparent,
-  CASE WHEN t.traceparent IS NOT NULL AND t.priority = 'batch'
-    THEN (SELECT i.batch_id FROM batch_items i WHERE i.task_id = t.id) END AS batch_id,
-  granted.class AS tenant_class, {USED},
-  CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s,
-  CAST(extract(epoch FROM now() - t.created_at) AS float8) AS waited_s,
-  {PRICES}
-""").bindparams(_IDS)
-
-
-async def claim(
-    connection: AsyncConnection, task_ids: Sequence[str], *, model: str, worker: str, lease_s: float
-) -> list[Claim]:
-    """Claim those of the tasks that are queued, in time and granted; the others are left out."""
-    rows = await connection.execute(
-        _CLAIM, {"ids": list(task_ids), "model": model, "worker": worker, "lease_s": lease_s}
-    )
-    return [
-        Claim(
-            task_id=row.id,
-            tenant_id=row.tenant_id,
-            attempt=row.attempt,
-            url=row.url,
-            request=row.request,
-            max_output_tokens=row.max_output_tokens,
-            prompt_tokens=row.prompt_tokens,
-            created_at=row.created_at,
-            remaining_s=row.remaining_s,
-            waited_s=row.waited_s,
-            lane=Lane(model, LengthClass(row.length_class), Priority(row.priority)),
-            failures=row.failures,
-            preemptions=row.preemptions,
-            tariff=tariff_of(row.prices),
-            used=used_of(row),
-            key_id=row.key_id,
-            reserved_tokens=row.reserved_tokens,
-            tenant_class=row.tenant_class,
-            traceparent=row.traceparent,
-            batch_id=row.batch_id,
-        )
-        for row in rows
-    ]
-
-
-_UNGRANTED = sa.text("""
-SELECT t.id FROM tasks t WHERE t.id = ANY(:ids) AND t.state = 'queued'
-  AND NOT EXISTS (
-    SELECT 1 FROM grants g JOIN tenants n ON n.id = g.tenant_id AND n.disabled_at IS NULL
-    WHERE g.tenant_id = t.tenant_id AND g.model = t.model)
-""").bindparams(_IDS)
-
-
-async def find_ungranted(connection: AsyncConnection, task_ids: Sequence[str]) -> list[str]:
-    """Say which of these queued tasks' tenants lost their grant since they were accepted, or were disabled."""
-    return [row.id for row in await connection.execute(_UNGRANTED, {"ids": list(task_ids)})]
-
 
 _EXPOSE = sa.text("""
 UPDATE tasks SET exposed = :exposed WHERE id = :id AND attempt = :attempt AND state IN ('in_progress', 'cancelling')

@@ -115,8 +115,15 @@ async def read_weights(connection: AsyncConnection) -> dict[str, float]:
     return {row.id: row.weight for row in rows}
 
 
+async def read_running_bounds(connection: AsyncConnection) -> dict[str, int]:
+    """Read how many tasks tenants may run at once, of those that have such a bound."""
+    bound = tenants.c.max_running_tasks
+    rows = await connection.execute(sa.select(tenants.c.id, bound).where(bound.is_not(None)))
+    return {row.id: row.max_running_tasks for row in rows}
+
+
 async def read_bounds(connection: AsyncConnection) -> dict[str, Bound]:
-    """Read the bounds of the tenants that have their own."""
+    """Read the bounds of what may be queued, of the tenants that have their own."""
     columns = (tenants.c.max_queued_tasks, tenants.c.max_queued_tokens)
     query = sa.select(tenants.c.id, *columns).where(sa.or_(*(column.is_not(None) for column in columns)))
     return {

@@ -4,6 +4,8 @@ For each model and priority there is a ceiling: publishing is free while the mes
 and those that workers hold stay below it. With a backlog it is 0 and everything waits for the dispatcher. A
 ceiling that nobody renewed is gone, and publishing is free: without control, tasks run first come, first served.
 
+Of tenants that run as many tasks as they may, or have work waiting for that, nothing is published at once at all.
+
 Raises: redis.exceptions.RedisError.
 """
 
@@ -13,6 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import orjson
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
@@ -31,6 +34,7 @@ class _Keys:
         self.waiting = f"{key_prefix}:q:"  # + queue: a list of kombu's
         self.held = f"{key_prefix}:q:unacked"  # a hash of kombu's
         self.wake = f"{key_prefix}:waiting"  # a channel
+        self.held_tenants = f"{key_prefix}:held-tenants"  # a JSON list of ids
 
 
 class Credit:
@@ -39,6 +43,7 @@ class Credit:
     def __init__(self, redis: Redis, key_prefix: str) -> None:
         self._redis, self._keys = redis, _Keys(key_prefix)
         self._known: dict[tuple[str, Priority], list[Any]] = {}  # when asked, and what is left
+        self._held_tenants: frozenset[str] = frozenset()  # when last asked
 
     def split(self, outgoing: Sequence[Outgoing]) -> tuple[list[Outgoing], list[Outgoing]]:
         """Say which may be published now, in order, and which wait for the dispatcher."""
@@ -47,7 +52,7 @@ class Credit:
         for one in outgoing:
             pool = (one.lane.model, one.lane.priority)
             left = self._left(*pool, unsent=unsent[pool])
-            if left is not None and left < 1:
+            if one.tenant_id in self._held_tenants or (left is not None and left < 1):
                 held_back.append(one)
                 continue
             free.append(one)
@@ -78,7 +83,9 @@ class Credit:
             pipeline.hlen(self._keys.held)
             for queue in queues:
                 pipeline.llen(self._keys.waiting + queue)
-            ceiling, *there = pipeline.execute()
+            pipeline.get(self._keys.held_tenants)
+            ceiling, *there, held_tenants = pipeline.execute()
+        self._held_tenants = frozenset(orjson.loads(held_tenants) if held_tenants else ())
         return None if ceiling is None else int(ceiling) - sum(there)
 
     def wake(self) -> None:
@@ -100,13 +107,20 @@ class Ceilings:
         """Count messages that workers hold, over all models."""
         return int(await self._redis.hlen(self._keys.held))
 
-    async def put(self, ceilings: Mapping[str, Mapping[Priority, int]]) -> None:
-        """Set ceilings by model; they last for `LASTS_S`."""
+    async def put(
+        self, ceilings: Mapping[str, Mapping[Priority, int]], held_tenants: Sequence[str] = ()
+    ) -> None:
+        """Set ceilings by model, and whose tasks are not published at all; they last for `LASTS_S`."""
+        lasts_ms = round(LASTS_S * 1000)
         async with self._redis.pipeline(transaction=False) as pipeline:
             for model, by_priority in ceilings.items():
                 values: Any = {str(priority): most for priority, most in by_priority.items()}
                 pipeline.hset(self._keys.ceilings + model, mapping=values)
-                pipeline.pexpire(self._keys.ceilings + model, round(LASTS_S * 1000))
+                pipeline.pexpire(self._keys.ceilings + model, lasts_ms)
+            if held_tenants:
+                pipeline.set(self._keys.held_tenants, orjson.dumps(list(held_tenants)), px=lasts_ms)
+            else:
+                pipeline.delete(self._keys.held_tenants)
             await pipeline.execute()
 
     async def wakes(self) -> AsyncIterator[None]:

@@ -23,7 +23,9 @@ _WHERE = {
     Due.DEADLINES: "tasks WHERE state = 'queued' AND deadline_at <= now()",
     Due.WEBHOOKS: """(
         SELECT 1 FROM tasks WHERE webhook IS NOT NULL AND webhook_at IS NULL AND finished_at IS NOT NULL
-        UNION ALL SELECT 1 FROM webhook_deliveries WHERE next_at <= now()) AS either""",
+        UNION ALL SELECT 1 FROM batches WHERE webhook IS NOT NULL AND webhook_at IS NULL
+          AND state IN ('cancelled', 'completed', 'expired', 'failed')
+        UNION ALL SELECT 1 FROM webhook_deliveries WHERE next_at <= now()) AS any_of_them""",
     Due.BATCHES: "batches WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling')",
 }
 _DUE = sa.text(

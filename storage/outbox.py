@@ -4,7 +4,7 @@ What is published and not claimed is little (the broker's queues are kept short)
 not published yet may be any number and is read by its heads only: `storage.queue_heads`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -20,13 +20,19 @@ class Outgoing:
     task_id: str
     lane: Lane
     traceparent: str | None = None  # W3C, for who follows messages
+    tenant_id: str = ""  # whose it is: some tenants' tasks are sent by the dispatcher alone
+    turned_back: int = 0  # times that a claim found no place for it, when it was read
 
 
 _MARK = sa.text("""
 UPDATE tasks SET published_at = now() WHERE id IN (
-  SELECT id FROM tasks WHERE id = ANY(:ids) AND state = 'queued' AND published_at IS NULL
-  ORDER BY id FOR UPDATE SKIP LOCKED)  -- one that is being claimed needs no mark
-""").bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Text)))
+  SELECT t.id FROM tasks t JOIN unnest(CAST(:ids AS text[]), CAST(:turned_back AS int[])) AS sent(id, turned_back)
+    ON sent.id = t.id AND sent.turned_back = t.turned_back
+  WHERE t.state = 'queued' AND t.published_at IS NULL
+  ORDER BY t.id FOR UPDATE OF t SKIP LOCKED)  -- one that is being claimed needs no mark
+""").bindparams(
+    sa.bindparam("ids", type_=sa.ARRAY(sa.Text)), sa.bindparam("turned_back", type_=sa.ARRAY(sa.Integer))
+)
 
 _PUBLISHED = sa.text("""
 SELECT model, length_class, priority, count(*) AS tasks FROM tasks
@@ -44,9 +50,9 @@ UPDATE tasks SET published_at = NULL WHERE id IN (
 """)
 
 
-async def mark_published(connection: AsyncConnection, task_ids: Sequence[str]) -> None:
-    """Note that the broker took these tasks."""
-    await connection.execute(_MARK, {"ids": list(task_ids)})
+async def mark_published(connection: AsyncConnection, turned_back: Mapping[str, int]) -> None:
+    """Note that the broker took these tasks, unless a claim has turned them back since: it took their messages."""
+    await connection.execute(_MARK, {"ids": list(turned_back), "turned_back": list(turned_back.values())})
 
 
 async def count_published(connection: AsyncConnection, *, older_s: float) -> dict[Lane, int]:

@@ -34,6 +34,7 @@ class Waiting:
     remaining_s: float  # to the deadline
     prefix_key: int | None
     traceparent: str | None
+    turned_back: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ _READY = """state = 'queued' AND published_at IS NULL
 _COLUMNS = """t.id, t.prompt_tokens + t.max_output_tokens AS tokens, t.max_output_tokens,
   CAST(extract(epoch FROM t.rank_at) AS float8) AS rank,
   CAST(extract(epoch FROM now() - t.created_at) AS float8) AS age_s,
-  CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s, t.prefix_key, t.traceparent"""
+  CAST(extract(epoch FROM t.deadline_at - now()) AS float8) AS remaining_s, t.prefix_key, t.traceparent,
+  t.turned_back"""
 
 _GROUPS = sa.text(f"""
 WITH RECURSIVE g AS (
@@ -94,6 +96,7 @@ _OLDEST = sa.text(f"""
 SELECT t.model, t.priority, t.tenant_id, t.length_class, {_COLUMNS} FROM tasks t
 WHERE {_READY} AND (t.model, t.length_class) IN (
   SELECT * FROM unnest(CAST(:models AS text[]), CAST(:classes AS text[])))
+  AND t.tenant_id <> ALL(CAST(:without AS text[]))
 ORDER BY t.id LIMIT :limit
 """)
 
@@ -123,6 +126,7 @@ def _waiting_of(row: sa.Row[tuple[object, ...]]) -> Waiting:
         remaining_s=row.remaining_s,
         prefix_key=row.prefix_key,
         traceparent=row.traceparent,
+        turned_back=row.turned_back,
     )
 
 
@@ -164,15 +168,21 @@ async def read_mates(
 
 
 async def read_oldest(
-    connection: AsyncConnection, groups: Sequence[Group], *, older_s: float, limit: int
+    connection: AsyncConnection,
+    groups: Sequence[Group],
+    *,
+    older_s: float,
+    limit: int,
+    without: Sequence[str] = (),
 ) -> list[Waiting]:
-    """Read what was accepted first in the lanes of these groups, whoever's it is."""
+    """Read what was accepted first in the lanes of these groups, whoever's it is but for tenants `without`."""
     lanes = sorted({(group.lane.model, group.lane.length_class.value) for group in groups})
     values = {
         "models": [model for model, _ in lanes],
         "classes": [length_class for _, length_class in lanes],
         "older_s": older_s,
         "limit": limit,
+        "without": list(without),
     }
     return [_waiting_of(row) for row in await connection.execute(_OLDEST, values)]
 

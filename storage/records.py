@@ -42,6 +42,15 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class SyncLimits:
+    """How long synchronous calls of a model may take; None: the settings'. Units: s."""
+
+    sync_start_s: float | None = None
+    sync_finish_s: float | None = None
+    sync_stream_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NewResponse:
     """What makes a task a response: one row of `responses`."""
 
@@ -202,6 +211,7 @@ class Claim:
     batch_id: str | None = None  # of what is traced
     key_id: str = ""
     reserved_tokens: int | None = None  # of the token limits: what it does not use goes back
+    turned_back: int = 0  # times that a claim found no place for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Models, as a tenant sees them."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -10,7 +11,7 @@ from core.grants import NO_LIMITS, GrantLimits
 from core.lanes import LengthBounds
 from storage.grants import LIMITS, limits_of
 from storage.paging import Page, read_page
-from storage.records import Model
+from storage.records import Model, SyncLimits
 from storage.tables import grants, models
 
 
@@ -26,8 +27,9 @@ async def put_model(
     reasoning_parser: str | None = None,
     probe_prompt: str | None = None,
     probe_words: Sequence[str] = (),
+    sync: SyncLimits | None = None,
 ) -> None:
-    """Register a model or change its registration."""
+    """Register a model or change its registration. `sync` None: the limits that it has stay."""
     values = {
         "path": path,
         "max_model_len": max_model_len,
@@ -38,6 +40,7 @@ async def put_model(
         "reasoning_parser": reasoning_parser,
         "probe_prompt": probe_prompt,
         "probe_words": list(probe_words),
+        **(asdict(sync) if sync is not None else {}),
     }
     await connection.execute(
         insert(models).values(name=name, **values).on_conflict_do_update(index_elements=["name"], set_=values)

@@ -16,6 +16,7 @@ class Standing:
     tasks: int
     tokens: int
     whole: bool  # False: there are more
+    at_bound: bool = False  # its tenant runs as many tasks as it may
 
 
 _STANDING = sa.text(f"""
@@ -28,11 +29,18 @@ WITH me AS (
     AND t.priority = me.priority AND t.tenant_id = me.tenant_id
     AND (t.rank_at, t.id) < (me.rank_at, me.id) LIMIT {MOST}
 )
-SELECT me.sent, (SELECT count(*) FROM before) AS tasks, (SELECT coalesce(sum(tokens), 0) FROM before) AS tokens FROM me
+SELECT me.sent, (SELECT count(*) FROM before) AS tasks, (SELECT coalesce(sum(tokens), 0) FROM before) AS tokens,
+  CASE WHEN n.max_running_tasks IS NULL THEN false ELSE n.max_running_tasks <= (
+    SELECT count(*) FROM tasks r WHERE r.tenant_id = n.id AND r.state IN ('in_progress', 'cancelling')) END AS at_bound
+FROM me JOIN tenants n ON n.id = me.tenant_id
 """)
 
 
 async def read_standing(connection: AsyncConnection, task_id: str) -> Standing | None:
     """Read where a task stands; None when it is queued no more."""
     row = (await connection.execute(_STANDING, {"id": task_id})).one_or_none()
-    return None if row is None else Standing(row.sent, row.tasks, int(row.tokens), row.tasks < MOST)
+    return (
+        None
+        if row is None
+        else Standing(row.sent, row.tasks, int(row.tokens), row.tasks < MOST, row.at_bound)
+    )

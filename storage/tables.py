@@ -63,7 +63,9 @@ tenants = sa.Table(
     sa.Column("weight", sa.Float, nullable=False, server_default="1"),  # share of a model under contention
     sa.Column("max_queued_tasks", sa.Integer),  # bounds of its backlog; null: the settings'
     sa.Column("max_queued_tokens", sa.BigInteger),
+    sa.Column("max_running_tasks", sa.Integer),  # at once, over all models; null: any number
     sa.CheckConstraint("weight > 0", name="weight"),
+    sa.CheckConstraint("max_running_tasks > 0", name="max_running_tasks"),
 )
 
 api_keys = sa.Table(
@@ -164,6 +166,8 @@ tasks = sa.Table(
     created_at(),
     sa.Column("deadline_at", sa.TIMESTAMP(True), nullable=False),
     sa.Column("published_at", sa.TIMESTAMP(True)),  # null: the broker may not know of it (outbox)
+    # times that a claim found no place for it: who published it before must not mark it after
+    sa.Column("turned_back", sa.Integer, nullable=False, server_default="0"),
     sa.Column("started_at", sa.TIMESTAMP(True)),  # first claim
     sa.Column("claimed_at", sa.TIMESTAMP(True)),  # newest claim
     sa.Column("lease_expires_at", sa.TIMESTAMP(True)),

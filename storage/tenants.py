@@ -1,5 +1,6 @@
 """Tenants: whose keys, grants, tasks and money everything is."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,6 +24,10 @@ class Tenant:
     retention_s: float | None  # of bodies; None: the deployment's
     tenant_class: str  # what metrics show instead of the tenant
     store: bool  # False: bodies go once they are delivered
+    weight: float  # share of a model under contention
+    max_queued_tasks: int | None  # of each model; None: the deployment's
+    max_queued_tokens: int | None  # likewise; prompt and maximum output
+    max_running_tasks: int | None  # at once, over all models; None: any number
 
 
 def _of(row: Any) -> Tenant:
@@ -34,6 +39,10 @@ def _of(row: Any) -> Tenant:
         retention_s=row.retention_s,
         tenant_class=row._mapping["class"],
         store=row.store,
+        weight=row.weight,
+        max_queued_tasks=row.max_queued_tasks,
+        max_queued_tokens=row.max_queued_tokens,
+        max_running_tasks=row.max_running_tasks,
     )
 
 
@@ -47,22 +56,10 @@ async def ensure_tenant(connection: AsyncConnection, tenant_id: str, name: str) 
 
 
 async def insert_tenant(
-    connection: AsyncConnection,
-    tenant_id: str,
-    name: str,
-    *,
-    tenant_class: str,
-    retention_s: float | None,
-    store: bool,
+    connection: AsyncConnection, tenant_id: str, name: str, settings: Mapping[str, Any]
 ) -> Tenant:
-    """Add a tenant. Raises: IntegrityError when the name is taken."""
-    values = {
-        "id": tenant_id,
-        "name": name,
-        "class": tenant_class,
-        "retention_s": retention_s,
-        "store": store,
-    }
+    """Add a tenant; `settings` by column. Raises: IntegrityError when the name is taken."""
+    values = {**settings, "id": tenant_id, "name": name}
     return _of((await connection.execute(tenants.insert().values(values).returning(tenants))).one())
 
 

@@ -93,7 +93,13 @@ class Session:
         claimed = await services.claim(self.database, list(dict.fromkeys(task_ids)), self._holder)
         missed = [task_id for task_id in task_ids if task_id not in claimed]
         if missed:
-            await self._end_forbidden(missed)
+            # what was claimed before waits here with it: thrown away it would be left to its lease
+            claimed |= await self._insist(
+                "claim_bounded", lambda: services.claim_bounded(self.database, missed, self._holder)
+            )
+            refused = [task_id for task_id in missed if task_id not in claimed]
+            if refused:
+                await self._end_forbidden(refused)
         # the same id twice in a batch is a duplicate message: the first gets the claim
         return [claimed.pop(task_id, None) for task_id in task_ids]
 
@@ -122,7 +128,9 @@ class Session:
         # At a drain the pool puts the message back, if it still holds it: the outbox makes sure. In every other
         # case it is acked and a new one is needed.
         if queued and failure is not Failure.WORKER_DRAINED:
-            self._publisher.put(Outgoing(claim.task_id, claim.lane, claim.traceparent))
+            self._publisher.put(
+                Outgoing(claim.task_id, claim.lane, claim.traceparent, claim.tenant_id, claim.turned_back)
+            )
         return queued
 
     async def set_exposed(self, claim: Claim, exposed: bool) -> bool:

@@ -15,7 +15,7 @@ from runtime.model_folder import context_of
 from schemas.admin import ModelName, ModelPut
 from schemas.errors import RequestError
 from services.manage_models import delete_model, list_models, put_model, read_model
-from storage.records import Model
+from storage.records import Model, SyncLimits
 
 router = admin_router()
 
@@ -33,6 +33,9 @@ def _object(model: Model) -> dict[str, Any]:
         "reasoning_parser": model.reasoning_parser,
         "probe_prompt": model.probe_prompt,
         "probe_words": model.probe_words,
+        "sync_start_s": model.sync_start_s,
+        "sync_finish_s": model.sync_finish_s,
+        "sync_stream_s": model.sync_stream_s,
         "created_at": seconds_of(model.created_at),
     }
 
@@ -74,6 +77,7 @@ async def put(request: Request, actor: Administrator, model: ModelName) -> dict[
             reasoning_parser=asked.reasoning_parser,
             probe_prompt=asked.probe_prompt,
             probe_words=asked.probe_words,
+            sync=SyncLimits(asked.sync_start_s, asked.sync_finish_s, asked.sync_stream_s),
         )
     )
 

@@ -26,6 +26,10 @@ def _object(tenant: Tenant) -> dict[str, Any]:
         "class": tenant.tenant_class,
         "retention_s": tenant.retention_s,
         "store": tenant.store,
+        "weight": tenant.weight,
+        "max_queued_tasks": tenant.max_queued_tasks,
+        "max_queued_tokens": tenant.max_queued_tokens,
+        "max_running_tasks": tenant.max_running_tasks,
     }
 
 
@@ -40,17 +44,8 @@ async def list_(request: Request, page: Paged) -> dict[str, Any]:
 async def create(request: Request, actor: Administrator) -> dict[str, Any]:
     """Make a tenant."""
     asked = await read_body(request, TenantCreate)
-    database = state_of(request).database
-    return _object(
-        await add_tenant(
-            database,
-            actor,
-            asked.name,
-            tenant_class=asked.class_,
-            retention_s=asked.retention_s,
-            store=asked.store,
-        )
-    )
+    settings = asked.model_dump(by_alias=True, exclude={"name"})
+    return _object(await add_tenant(state_of(request).database, actor, asked.name, settings))
 
 
 @router.get("/tenants/{tenant}")
@@ -61,7 +56,7 @@ async def get(request: Request, tenant: str) -> dict[str, Any]:
 
 @router.patch("/tenants/{tenant}", openapi_extra=takes(TenantChange))
 async def change(request: Request, actor: Administrator, access: Admin, tenant: str) -> dict[str, Any]:
-    """Disable or enable a tenant, or change how long its prompts and outputs are kept."""
+    """Disable or enable a tenant, or change its share, its bounds, or how long its prompts and outputs are kept."""
     changes = (await read_body(request, TenantChange)).model_dump(exclude_unset=True, by_alias=True)
     database = state_of(request).database
     return _object(await change_tenant(database, actor, tenant, changes, of=access.caller.tenant_id))

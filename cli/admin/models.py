@@ -9,7 +9,10 @@ from cli.admin.connect import connected, show
 
 NAME = "model"
 app = typer.Typer(help="Registered models, whoever may use them.", no_args_is_help=True)
-_COLUMNS = ("id", "path", "max_model_len", "default_max_tokens", "short_tokens", "medium_tokens")
+_COLUMNS = (
+    *("id", "path", "max_model_len", "default_max_tokens", "short_tokens", "medium_tokens"),
+    *("sync_start_s", "sync_finish_s", "sync_stream_s"),
+)
 
 
 @app.command("list")
@@ -45,6 +48,18 @@ def put(
     probe_word: Annotated[
         list[str] | None, typer.Option(help="In the answer to it, in any case; may be given again.")
     ] = None,
+    sync_start: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, help="Seconds for a synchronous call to start in. Default: the deployment's."
+        ),
+    ] = None,
+    sync_finish: Annotated[
+        float | None, typer.Option(min=0.001, help="And, once started, to answer in. Default: likewise.")
+    ] = None,
+    sync_stream: Annotated[
+        float | None, typer.Option(min=0.001, help="And to stream its answer in. Default: likewise.")
+    ] = None,
 ) -> None:
     """Register a model, or change its registration."""
     body = {
@@ -57,6 +72,9 @@ def put(
         "reasoning_parser": reasoning_parser,
         "probe_prompt": probe_prompt,
         "probe_words": probe_word or [],
+        "sync_start_s": sync_start,
+        "sync_finish_s": sync_finish,
+        "sync_stream_s": sync_stream,
     }
     with connected(context) as admin:
         show(context, [admin.call("PUT", f"/models/{name}", body)], _COLUMNS)

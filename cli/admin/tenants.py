@@ -8,7 +8,10 @@ from cli.admin.connect import connected, show
 
 NAME = "tenant"
 app = typer.Typer(help="Tenants.", no_args_is_help=True)
-_COLUMNS = ("id", "name", "class", "disabled_at", "retention_s", "store", "created_at")
+_COLUMNS = (
+    *("id", "name", "class", "disabled_at", "retention_s", "store", "weight"),
+    *("max_queued_tasks", "max_queued_tokens", "max_running_tasks", "created_at"),
+)
 _HOURS = typer.Option(
     min=0.02, help="Hours for which prompts and outputs are kept. Default: the deployment's."
 )
@@ -16,7 +19,21 @@ _CLASS = typer.Option("--class", help="What metrics show instead of the tenant; 
 _STORE = typer.Option(
     "--store/--no-store", help="--no-store: prompts and outputs go once they are delivered."
 )
+_WEIGHT = typer.Option(min=0.01, max=1000, help="Its share of a model while more waits than can run.")
 Tenant = Annotated[str, typer.Argument(help="Id or name.")]
+QueuedTasks = Annotated[
+    int | None, typer.Option("--max-queued-tasks", min=0, help="Of each model. 0: the deployment's bound.")
+]
+QueuedTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-queued-tokens", min=0, help="Likewise, in tokens of prompt and maximum output together."
+    ),
+]
+RunningTasks = Annotated[
+    int | None,
+    typer.Option("--max-running-tasks", min=0, help="At once, over all models. 0: any number."),
+]
 
 
 @app.command("list")
@@ -33,9 +50,20 @@ def create(
     tenant_class: Annotated[str, _CLASS] = "default",
     retention_hours: Annotated[float | None, _HOURS] = None,
     store: Annotated[bool, _STORE] = True,
+    weight: Annotated[float, _WEIGHT] = 1.0,
+    max_queued_tasks: QueuedTasks = None,
+    max_queued_tokens: QueuedTokens = None,
+    max_running_tasks: RunningTasks = None,
 ) -> None:
     """Make a tenant, which has no key and no model yet."""
-    body = {"name": name, "class": tenant_class, "retention_s": _seconds(retention_hours), "store": store}
+    body = {
+        "name": name,
+        "class": tenant_class,
+        "retention_s": _seconds(retention_hours),
+        "store": store,
+        "weight": weight,
+        **_bounds(max_queued_tasks, max_queued_tokens, max_running_tasks),
+    }
     with connected(context) as admin:
         show(context, [admin.call("POST", "/tenants", body)], _COLUMNS)
 
@@ -48,13 +76,20 @@ def change(
     retention_hours: Annotated[float | None, _HOURS] = None,
     default_retention: Annotated[bool, typer.Option("--default-retention")] = False,
     store: Annotated[bool | None, _STORE] = None,
+    weight: Annotated[float | None, _WEIGHT] = None,
+    max_queued_tasks: QueuedTasks = None,
+    max_queued_tokens: QueuedTokens = None,
+    max_running_tasks: RunningTasks = None,
 ) -> None:
-    """Change a tenant's class, or how long its prompts and outputs are kept."""
+    """Change a tenant's class, its share, its bounds, or how long its prompts and outputs are kept."""
     body: dict[str, Any] = {} if tenant_class is None else {"class": tenant_class}
     if default_retention or retention_hours is not None:
         body["retention_s"] = None if default_retention else _seconds(retention_hours)
     if store is not None:
         body["store"] = store
+    if weight is not None:
+        body["weight"] = weight
+    body |= _bounds(max_queued_tasks, max_queued_tokens, max_running_tasks)
     if not body:
         raise typer.BadParameter("nothing to change was given")
     with connected(context) as admin:
@@ -76,6 +111,11 @@ def enable(context: typer.Context, tenant: Tenant) -> None:
 def _set_disabled(context: typer.Context, tenant: str, disabled: bool) -> None:
     with connected(context) as admin:
         show(context, [admin.call("PATCH", f"/tenants/{tenant}", {"disabled": disabled})], _COLUMNS)
+
+
+def _bounds(tasks: int | None, tokens: int | None, running: int | None) -> dict[str, int | None]:
+    given = {"max_queued_tasks": tasks, "max_queued_tokens": tokens, "max_running_tasks": running}
+    return {name: bound or None for name, bound in given.items() if bound is not None}
 
 
 def _seconds(hours: float | None) -> float | None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.stacks import ROOT
 from tests.support.stacks import SharedStack as Stack
+from workers.deterministic_output import make_model
 
 
 async def headrace(stack: Stack, *words: str, code: int = 0) -> str:
@@ -34,6 +35,12 @@ async def headrace(stack: Stack, *words: str, code: int = 0) -> str:
 async def admin(stack: Stack, *words: str, code: int = 0) -> Any:
     printed = await headrace(stack, "admin", "--json", "--data", str(stack.data), *words, code=code)
     return [json.loads(line) for line in printed.splitlines()] if code == 0 else printed
+
+
+def model_folder(folder: Path) -> Path:
+    """A folder that can be registered."""
+    make_model(folder)
+    return folder
 
 
 @pytest.fixture
@@ -147,6 +154,89 @@ async def test_a_file_is_applied_once_and_shows_what_differs(
     file.write_text(f"tenants:\n- name: {tenant}\n")
     assert "- key" in await headrace(stack, "apply", *options, "--prune")
     assert key_file.read_text().strip() == key  # files are the operator's
+
+
+async def test_a_file_sets_prices_rates_and_budgets_once(stack: Stack, tenant: str, tmp_path: Path) -> None:
+    file, keys = tmp_path / "platform.yaml", tmp_path / "keys"
+    name = f"priced/{tenant}"
+
+    def write(output: int, more: str = "") -> None:
+        file.write_text(f"""
+models:
+- name: {name}
+  path: {model_folder(tmp_path)}
+  sync_start_s: 30
+  tariffs:
+  - prompt_usd_micros: 50000
+    output_usd_micros: {output}
+  - priority: batch
+    prompt_usd_micros: 25000
+    output_usd_micros: 100000
+tenants:
+- name: {tenant}
+  weight: 2
+  max_running_tasks: 4
+  keys: [{{name: jobs}}]
+{more}""")
+
+    write(
+        200000,
+        f"""
+  limits:
+  - requests_per_minute: 600
+  - {{key: jobs, tokens_per_minute: 100000}}
+  - {{model: {name}, requests_per_minute: 60, burst_requests: 10}}
+  budgets:
+  - {{soft_usd_micros: 8000000, hard_usd_micros: 10000000}}
+  - {{key: jobs, period: total, hard_usd_micros: 5000000}}
+""",
+    )
+    options = ("--file", str(file), "--keys-dir", str(keys), "--data", str(stack.data))
+    planned = await headrace(stack, "apply", *options, "--dry-run", code=2)
+    made = await headrace(stack, "apply", *options)
+    assert made.splitlines()[:-1] == planned.splitlines()[:-1]
+    assert "10 changes made" in made
+    assert "nothing to change" in await headrace(stack, "apply", *options)
+    (key,) = await admin(stack, "key", "list", "--tenant", tenant)
+    limits = await admin(stack, "limit", "list", "--tenant", tenant)
+    found = {(one["key_id"], one["model"]): one["requests_per_minute"] for one in limits}
+    assert found == {(None, None): 600, (key["id"], None): None, (None, name): 60}
+    budgets = await admin(stack, "budget", "list", "--tenant", tenant)
+    assert {(one["key_id"], one["period"]): one["hard_usd_micros"] for one in budgets} == {
+        (None, "month"): 10_000_000,
+        (key["id"], "total"): 5_000_000,
+    }
+    write(300000)
+    changed = await headrace(stack, "apply", *options, "--prune")
+    assert changed.splitlines()[0] == f"~ tariff {name} (output_usd_micros: 200000 → 300000)"
+    assert "6 changes made" in changed
+    assert "nothing to change" in await headrace(stack, "apply", *options, "--prune")
+    prices = await admin(stack, "tariff", "list", "--model", name, "--in-force")
+    assert {(one["priority"], one["output_usd_micros"]) for one in prices} == {
+        (None, 300000),
+        ("batch", 100000),
+    }
+    assert len(await admin(stack, "tariff", "list", "--model", name)) == 3
+    assert await admin(stack, "limit", "list", "--tenant", tenant) == []
+    assert await admin(stack, "budget", "list", "--tenant", tenant) == []
+    await admin(stack, "model", "delete", name)
+
+
+async def test_a_tenants_share_and_bounds_and_a_models_times_are_set(
+    stack: Stack, tenant: str, tmp_path: Path
+) -> None:
+    options = ("--weight", "2", "--max-running-tasks", "3", "--max-queued-tasks", "50")
+    (made,) = await admin(stack, "tenant", "create", tenant, *options)
+    assert (made["weight"], made["max_running_tasks"], made["max_queued_tasks"]) == (2.0, 3, 50)
+    (changed,) = await admin(
+        stack, "tenant", "change", tenant, "--max-running-tasks", "0", "--max-queued-tokens", "9000"
+    )
+    assert changed == {**made, "max_running_tasks": None, "max_queued_tokens": 9000}
+    path = ("--path", str(model_folder(tmp_path)))
+    times = ("--sync-start", "9", "--sync-finish", "90", "--sync-stream", "900")
+    (model,) = await admin(stack, "model", "put", f"timed/{tenant}", *path, *times)
+    assert [model[f"sync_{what}_s"] for what in ("start", "finish", "stream")] == [9.0, 90.0, 900.0]
+    await admin(stack, "model", "delete", f"timed/{tenant}")
 
 
 async def test_what_goes_wrong_is_one_line_that_says_so(stack: Stack, tmp_path: Path) -> None:

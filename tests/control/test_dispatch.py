@@ -17,7 +17,7 @@ from core.pace import Pace
 from core.states import TaskState
 from runtime.ended import Endings
 from runtime.publishing import PublishingThread
-from services.attempt import Holder, claim
+from services.attempt import Holder, claim, claim_bounded
 from services.dispatch import lift_shares, write_paces
 from services.look_up import look_up
 from services.submit import submit
@@ -29,7 +29,7 @@ from storage.outbox import Outgoing
 from storage.presence import WorkerRow
 from storage.records import Caller, NewTask
 from storage.streams import EventStreams
-from storage.tables import tasks
+from storage.tables import tasks, tenants
 from tests.support.seeds import MODEL, new_task, opened, seed_caller
 from tests.support.waiting import eventually_async
 
@@ -156,6 +156,75 @@ async def test_what_no_worker_takes_waits_in_postgres(
     await there_is_a_worker(database, classes="short")
     await dispatch()
     assert sent.ids == [short.id]
+
+
+async def bound(database: AsyncEngine, caller: Caller, most: int | None) -> None:
+    async with autocommit(database) as connection:
+        of_tenant = sa.update(tenants).where(tenants.c.id == caller.tenant_id)
+        await connection.execute(of_tenant.values(max_running_tasks=most))
+
+
+@pytest.mark.parametrize("order", ["fair", "fifo"])
+async def test_a_tenant_gets_no_more_places_than_it_may_have_and_leaves_the_others_to_others(
+    database: AsyncEngine, caller: Caller, redis: Redis, order: str
+) -> None:
+    await there_is_a_worker(database)
+    await bound(database, caller, 2)
+    first = [await queued(database, caller) for _ in range(20)]
+    others = await seed_caller(database, "others")
+    second = [await queued(database, others) for _ in range(20)]
+    sent = Recorder()
+    dispatch = dispatcher(database, redis, sent, order)
+    for _ in range(2):  # the oldest are all one tenant's
+        await dispatch()
+    expected = {one.id for one in (*first[:2], *second[: SLOTS - 1])}
+    assert set(sent.ids) == expected
+    for claiming in (claim, claim_bounded):
+        await claiming(database, list(expected), Holder("w1", MODEL, 30.0))
+    await dispatch()
+    assert set(sent.ids) == expected
+    await bound(database, caller, 3)
+    async with autocommit(database) as connection:
+        await connection.execute(sa.delete(tasks).where(tasks.c.id == second[0].id))
+    await dispatch()
+    assert set(sent.ids) == expected | {first[2].id}
+
+
+async def test_what_waits_for_its_tenants_place_keeps_nobody_else_from_publishing_at_once(
+    database: AsyncEngine, caller: Caller, redis: Redis, broker_url: str
+) -> None:
+    await there_is_a_worker(database)
+    await bound(database, caller, 1)
+    running = await queued(database, caller)
+    await claim_bounded(database, [running.id], Holder("w1", MODEL, 30.0))
+    await queued(database, caller)
+    sent = Recorder()
+    await dispatcher(database, redis, sent)()
+    assert sent.ids == []
+    lane = Lane(MODEL, LengthClass.SHORT, Priority.STANDARD)
+    credit = Credit(BlockingRedis.from_url(broker_url), "hr")
+    free, held = credit.split(
+        [Outgoing("own", lane, tenant_id=caller.tenant_id), Outgoing("other", lane, tenant_id="other")]
+    )
+    assert ([one.task_id for one in free], [one.task_id for one in held]) == (["other"], ["own"])
+    credit.close()
+    await bound(database, caller, None)
+    await dispatcher(database, redis, sent)()
+    assert len(sent.ids) == 1
+    again = Credit(BlockingRedis.from_url(broker_url), "hr")
+    assert (
+        again.split(
+            [
+                Outgoing(
+                    "own",
+                    Lane("no/ceiling", LengthClass.SHORT, Priority.STANDARD),
+                    tenant_id=caller.tenant_id,
+                )
+            ]
+        )[1]
+        == []
+    )
+    again.close()
 
 
 async def test_a_task_stays_in_the_outbox_until_the_broker_has_it(

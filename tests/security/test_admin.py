@@ -1,5 +1,6 @@
 """Administrators' changes: what is refused, and what the audit log says of the others."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,11 +9,15 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from core.failures import Failure
+from core.lanes import LengthBounds
+from core.pricing import FREE
 from core.states import TaskState
 from services.cancel import give_up
+from services.register import register_model
 from storage import tasks
 from tests.security.seeds import World
 from tests.support.seeds import MODEL, seed_task
+from workers.deterministic_output import make_model
 
 pytestmark = pytest.mark.usefixtures("http")  # `world.http`
 
@@ -40,6 +45,90 @@ async def test_every_change_leaves_who_what_before_and_after(world: World) -> No
     assert (changed["before"]["retention_s"], changed["after"]["retention_s"]) == (None, 3600.0)
     assert changed["actor"].startswith(world.keys["admin"][:15])
     assert changed["request_id"] == "of-this-test"
+
+
+async def test_a_tenants_share_and_bounds_are_set_read_back_and_audited(world: World) -> None:
+    bounds = {"weight": 2.5, "max_queued_tasks": 10, "max_queued_tokens": 10**10, "max_running_tasks": 3}
+    made = (await call(world, "POST", "/tenants", {"name": "bounded", **bounds})).json()
+    assert {name: made[name] for name in bounds} == bounds
+    unbounded = {
+        "weight": 1.0,
+        "max_queued_tasks": None,
+        "max_queued_tokens": None,
+        "max_running_tasks": None,
+    }
+    changed = (await call(world, "PATCH", "/tenants/bounded", unbounded)).json()
+    assert changed == {**made, **unbounded}
+    assert (await call(world, "PATCH", "/tenants/bounded", {"max_running_tasks": 1})).json() == {
+        **changed,
+        "max_running_tasks": 1,
+    }
+    assert (await call(world, "GET", "/tenants/bounded")).json()["max_running_tasks"] == 1
+    _, first, second = await entries(world, made["id"])
+    assert (first["before"]["weight"], first["after"]["weight"]) == (2.5, 1.0)
+    assert (second["before"]["max_running_tasks"], second["after"]["max_running_tasks"]) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("weight", value) for value in (0, -1, 1001, "2", None)),
+        *(("max_running_tasks", value) for value in (0, 1.5, 2**31, True)),
+        *(("max_queued_tasks", value) for value in (0, "3")),
+        *(("max_queued_tokens", value) for value in (0, 2**63)),
+    ],
+)
+async def test_a_share_or_bound_that_makes_no_sense_is_refused(
+    world: World, field: str, value: object
+) -> None:
+    for method, path, more in (("PATCH", "/tenants/owner", {}), ("POST", "/tenants", {"name": "senseless"})):
+        answer = await call(world, method, path, {**more, field: value})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+    assert (await call(world, "GET", "/tenants/senseless")).status_code == 404
+
+
+async def test_a_models_limits_of_synchronous_calls_are_set_audited_and_kept_by_a_registration(
+    world: World, tmp_path: Path
+) -> None:
+    make_model(tmp_path)
+    limits = {"sync_start_s": 20.0, "sync_finish_s": 120.0, "sync_stream_s": 600.0}
+    path = "/models/timed/model"
+    made = (await call(world, "PUT", path, {"path": str(tmp_path), **limits})).json()
+    assert {name: made[name] for name in limits} == limits
+    owner = {
+        "path": str(tmp_path),
+        "max_model_len": 128,
+        "default_max_tokens": None,
+        "bounds": LengthBounds(),
+    }
+    await register_model(world.database, name="timed/model", tenant="owner", tariff=FREE, **owner)
+    kept = (await call(world, "GET", path)).json()
+    assert {name: kept[name] for name in limits} == limits
+    # as everything else in this body: what is left out is none
+    cleared = (await call(world, "PUT", path, {"path": str(tmp_path), "sync_start_s": 1})).json()
+    assert [cleared[name] for name in limits] == [1.0, None, None]
+    assert (await call(world, "DELETE", path)).is_success
+    last = (await entries(world, "timed/model"))[-2]
+    assert (last["before"]["sync_stream_s"], last["after"]["sync_stream_s"]) == (600.0, None)
+
+
+async def test_prices_in_force_are_told_from_those_that_were(world: World) -> None:
+    body = {"model": MODEL, "priority": "batch", "prompt_usd_micros": 1, "output_usd_micros": 1}
+    first = (await call(world, "POST", "/tariffs", body)).json()
+    second = (await call(world, "POST", "/tariffs", {**body, "output_usd_micros": 2})).json()
+    ends = {**body, "priority": "standard", "valid_from": 2**32, "valid_until": 2**32 + 1}
+    future = (await call(world, "POST", "/tariffs", ends)).json()
+
+    async def listed(query: str) -> set[str]:
+        found = (await call(world, "GET", f"/tariffs?limit=100&model={MODEL}{query}")).json()["data"]
+        return {one["id"] for one in found}
+
+    assert {first["id"], second["id"], future["id"]} <= await listed("")
+    in_force = await listed("&in_force=true")
+    assert second["id"] in in_force
+    assert not {first["id"], future["id"]} & in_force
+    await call(world, "POST", f"/tariffs/{second['id']}/end")
+    assert first["id"] in await listed("&in_force=true")
 
 
 async def test_what_is_refused_leaves_no_entry(world: World) -> None:
@@ -105,6 +194,9 @@ async def test_what_does_not_exist_is_said_to_be_missing(
         ("/models/x", {"path": "/nowhere"}, "path"),
         ("/models/x", {"path": "relative"}, "path"),
         ("/models/x", {}, "path"),
+        ("/models/x", {"path": "/m", "sync_start_s": 0}, "sync_start_s"),
+        ("/models/x", {"path": "/m", "sync_finish_s": 1e9}, "sync_finish_s"),
+        ("/models/x", {"path": "/m", "sync_stream_s": "60"}, "sync_stream_s"),
     ],
 )
 async def test_a_bad_field_is_named(world: World, path: str, body: object, param: str) -> None:

@@ -19,6 +19,7 @@ from services.look_up import look_up
 from services.publish import note_published
 from services.workers import describe_worker
 from storage.autocommit import autocommit
+from storage.outbox import Outgoing
 from storage.presence import WorkerRow
 from storage.records import Caller, NewTask, Task
 from storage.tables import tenants
@@ -110,7 +111,7 @@ async def test_a_refused_caller_that_obeys_is_accepted_before_newer_ones(
     at_door = admission(database)
     early = replace(new_task(caller, deadline_s=11.0), request='{"messages":["early"]}')
     _, _, after_s = await refusal(at_door, early)
-    await note_published(database, [one.id for one in tasks])
+    await note_published(database, [Outgoing(one.id, one.lane) for one in tasks])
     async with autocommit(database) as connection:
         await connection.execute(sa.text("DELETE FROM tasks"))
     import runtime.admission as module
@@ -137,10 +138,25 @@ async def test_a_queued_task_knows_what_it_waits_for(database: AsyncEngine, call
     assert found is not None
     assert not found.ready
     await worker(database, "ready")
-    await note_published(database, [first.id])
+    await note_published(database, [Outgoing(first.id, first.lane)])
     found = await look_at(database, lane, first.id)
     assert found is not None
     assert (found.ready, found.standing.sent) == (True, True)
+
+
+async def test_an_estimate_knows_of_a_bound_on_what_the_tenant_runs(
+    database: AsyncEngine, caller: Caller
+) -> None:
+    await write_paces(database, {MODEL: Pace(tokens_per_s=1000.0, run_s=10.0, slots=10)})
+    new = await seed_task(database, caller)
+    async with autocommit(database) as connection:
+        await connection.execute(sa.update(tenants).values(max_running_tasks=2))
+    at_door = admission(database)
+    estimate = await at_door.estimate(await read(database, new), 4, 120)
+    assert estimate.wait_s == 20.0  # two and two, for ten seconds each
+    estimate = await at_door.estimate(await read(database, new), 0, 0, at_bound=True)
+    assert estimate.wait_s == 5.0
+    assert (await refusal(at_door, new_task(caller, deadline_s=4.0)))[1] == "deadline_unreachable"
 
 
 async def test_an_estimate_counts_own_work_and_the_share_of_others(

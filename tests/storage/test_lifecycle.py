@@ -20,6 +20,7 @@ from services.publish import note_published
 from services.submit import submit
 from services.tend import expire, forget_keys, purge, rescue
 from storage.money_tables import ledger_entries
+from storage.outbox import Outgoing
 from storage.records import Caller, Claim, Ending, Held, NewTask, Task
 from storage.retention import Periods
 from storage.tables import attempts, grants
@@ -199,7 +200,7 @@ async def test_the_outbox_has_a_task_that_was_handed_back_whatever_became_of_its
     database: AsyncEngine, caller: Caller
 ) -> None:
     new = await seed_task(database, caller)
-    await note_published(database, [new.id])
+    await note_published(database, [Outgoing(new.id, new.lane)])
     assert await give_back(database, await claimed(database, new), Failure.WORKER_DRAINED)
     assert await unpublished(database) == [new.id]
 
@@ -326,7 +327,7 @@ async def test_an_accepted_task_stays_in_the_outbox_until_the_broker_has_it(
 ) -> None:
     new = await seed_task(database, caller)
     assert await unpublished(database) == [new.id]
-    await note_published(database, [new.id])
+    await note_published(database, [Outgoing(new.id, new.lane)])
     assert await unpublished(database) == []
 
 

@@ -30,6 +30,7 @@ from services.measure import read_backlog
 from services.publish import note_published
 from services.submit import submit
 from storage.autocommit import autocommit
+from storage.outbox import Outgoing
 from storage.queue_heads import Group
 from storage.queue_tables import backlogs, queue_deltas
 from storage.records import Caller, Ending, NewTask
@@ -101,7 +102,7 @@ async def test_what_the_broker_has_is_in_flight_and_waits_no_more(
     database: AsyncEngine, caller: Caller
 ) -> None:
     sent, running = await queued(database, caller), await queued(database, caller)
-    await note_published(database, [sent.id])
+    await note_published(database, [Outgoing(sent.id, sent.lane)])
     await claim(database, [running.id], Holder("w1", MODEL, 30.0))
     view = await look(database, await look_around(database), older_s=NOW)
     assert view.groups == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from core.admission import GRACE_S, Ask, Bound, Promises, judge
 from core.lanes import Priority
 from core.pace import Pace
-from core.waits import ModelBacklog, wait_s
+from core.waits import ModelBacklog, own_turn_s, wait_s
 
 ASK = Ask(
     tokens=100,
@@ -90,6 +90,15 @@ def test_a_flood_makes_nobody_wait_but_itself() -> None:
 def test_a_wait_is_tokens_over_rate_and_the_next_free_slot() -> None:
     pace = Pace(tokens_per_s=100.0, run_s=4.0, slots=8)
     assert (wait_s(0, pace), wait_s(200, pace), wait_s(200, Pace())) == (0.0, 2.5, None)
+
+
+def test_a_tenant_with_a_bound_on_what_it_runs_waits_for_its_own_by_turns() -> None:
+    pace = Pace(run_s=4.0)
+    assert (own_turn_s(10, 2, pace), own_turn_s(10, None, pace), own_turn_s(10, 2, Pace())) == (
+        20.0,
+        0.0,
+        0.0,
+    )
 
 
 def test_a_refusal_is_a_promise_until_it_is_kept_or_its_time_is_over() -> None:

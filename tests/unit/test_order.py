@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from core.fair_share import lift
 from core.fleet import Fleet, Replica
 from core.lanes import LengthClass, Priority
-from core.order import EVERY, Head, Turns, plan_fair, plan_fifo
+from core.order import EVERY, Head, Places, Turns, plan_fair, plan_fifo
 from core.pace import Ended, Meter, Pace
 from core.prefix import RUN, Streak, by_prefix, lengthen, prefix_key
 from core.ranking import MOST_DELAY_S, STRETCH, rank_delay_s
@@ -102,6 +102,26 @@ def test_fifo_asks_for_nothing_but_the_order_of_arrival() -> None:
         head("3", priority=Priority.INTERACTIVE),
     ]
     assert [one.id for one in plan_fifo(heads, fleet(2)).picks] == ["1", "2"]
+
+
+def test_a_tenant_without_a_place_holds_nobody_up_in_either_order() -> None:
+    heads = [head(f"a{n}", rank=n) for n in range(3)] + [head("b", tenant="b", rank=9)]
+    plans = (
+        plan_fair(heads, fleet(9), counters={}, weights={}, turns=Turns(), places=Places({"a": 2})),
+        plan_fifo(heads, fleet(9), Places({"a": 2})),
+    )
+    assert [sorted(one.id for one in plan.picks) for plan in plans] == [["a0", "a1", "b"]] * 2
+    places = Places({"a": 0})
+    assert [one.id for one in plan_fifo(heads, fleet(1), places).picks] == ["b"]
+    assert not places.none_for("b")
+
+
+def test_places_are_one_tenants_over_all_its_priorities() -> None:
+    heads = [head("s"), head("p", priority=Priority.INTERACTIVE), head("b", priority=Priority.BATCH)]
+    places = Places({"a": 2})
+    plan = plan_fair(heads, fleet(9), counters={}, weights={}, turns=Turns(), places=places)
+    assert [one.id for one in plan.picks] == ["p", "s"]
+    assert places.none_for("a")
 
 
 def test_a_lower_priority_that_waits_too_long_gets_its_places() -> None:
