@@ -70,7 +70,10 @@ def _read_current(admin: Admin) -> Current:
         tenants={tenant["name"]: tenant for tenant in tenants.values()},
         grants={(names[one["tenant_id"]], one["model"]): one for one in admin.list("/grants")},
         keys=keys,
-        tariffs={(one["model"], one["priority"]): one for one in admin.list("/tariffs", in_force=True)},
+        tariffs={
+            (one["model"], one["version"], one["priority"]): one
+            for one in admin.list("/tariffs", in_force=True)
+        },
         limits={(names[one["tenant_id"]], key_names[one["key_id"]], one["model"]): one for one in limits},
         budgets={(names[one["tenant_id"]], key_names[one["key_id"]], one["period"]): one for one in budgets},
     )

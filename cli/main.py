@@ -153,6 +153,9 @@ def model_add(
     probe_word: Annotated[
         list[str] | None, typer.Option(help="In the answer to it, in any case; may be given again.")
     ] = None,
+    version: Annotated[
+        str | None, typer.Option(help="Of what is there: tasks keep it, and prices may be of one.")
+    ] = None,
 ) -> None:
     """Register a model, or change its registration, and grant it to a tenant."""
     import cli.setup
@@ -170,6 +173,7 @@ def model_add(
         reasoning_parser=reasoning_parser,
         probe_prompt=probe_prompt,
         probe_words=probe_word or (),
+        version=version,
     )
 
 

@@ -11,11 +11,12 @@ def tariff_steps(wanted: Platform, current: Current) -> Iterator[Step]:
     """Set the prices that do not hold now. One that was set is never changed: another one begins."""
     for model in wanted.models:
         for prices in model.tariffs:
-            there = current.tariffs.get((model.name, prices.priority))
+            there = current.tariffs.get((model.name, prices.version, prices.priority))
             changes = changes_of(there, prices.charged)
             if changes:
-                what = f"tariff {model.name}" + (f" priority={prices.priority}" if prices.priority else "")
-                body = {"model": model.name, "priority": prices.priority, **prices.charged}
+                what = _what("tariff", model.name, version=prices.version, priority=prices.priority)
+                owner = {"model": model.name, "version": prices.version, "priority": prices.priority}
+                body = {**owner, **prices.charged}
                 yield Step("~" if there else "+", what, "POST", "/tariffs", body, changes)
 
 
@@ -68,7 +69,5 @@ def _put(
         yield Step("~" if there else "+", what, "PUT", path, body, changes, of_key=of_key)
 
 
-def _what(kind: str, tenant: str, **owner: str | None) -> str:
-    return " ".join(
-        [kind, tenant, *(f"{name}={value}" for name, value in owner.items() if value is not None)]
-    )
+def _what(kind: str, of: str, **owner: str | None) -> str:
+    return " ".join([kind, of, *(f"{name}={value}" for name, value in owner.items() if value is not None)])

@@ -16,8 +16,8 @@ class Current:
     tenants: Mapping[str, Object] = field(default_factory=dict)  # by name
     grants: Mapping[Named, Object] = field(default_factory=dict)
     keys: Mapping[Named, Object] = field(default_factory=dict)  # in force
-    # by model and priority, None: of all that have no price of their own; those that hold now
-    tariffs: Mapping[tuple[str, str | None], Object] = field(default_factory=dict)
+    # that hold now, by model, version and priority; None: of all that have no price of their own
+    tariffs: Mapping[tuple[str, str | None, str | None], Object] = field(default_factory=dict)
     # by tenant's name, key's and model; one of the last two is None, or both are
     limits: Mapping[tuple[str, str | None, str | None], Object] = field(default_factory=dict)
     # by tenant's name, key's and period

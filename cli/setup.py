@@ -78,6 +78,7 @@ def add_model(
     reasoning_parser: str | None,
     probe_prompt: str | None,
     probe_words: Sequence[str],
+    version: str | None,
 ) -> None:
     """Register a model; `prices` are USD per million prompt, cached prompt and output tokens."""
     path = path.resolve()
@@ -103,6 +104,7 @@ def add_model(
             reasoning_parser=reasoning_parser,
             probe_prompt=probe_prompt,
             probe_words=probe_words,
+            version=version,
         )
         print(f"model {name} registered and granted to tenant {tenant}")
 

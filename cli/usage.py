@@ -26,7 +26,7 @@ def with_total(report: Object) -> Sequence[Object]:
 
 
 def usage(
-    by: Annotated[str, typer.Option(help="Of day, model, key, priority, batch.")] = "day,model",
+    by: Annotated[str, typer.Option(help="Of day, model, version, key, priority, batch.")] = "day,model",
     start: Annotated[
         str | None, typer.Option(help="First day, as 2026-11-01 (UTC). Default: this month's.")
     ] = None,

@@ -8,6 +8,7 @@ class Group(StrEnum):
 
     DAY = "day"  # UTC, on which the task ended
     MODEL = "model"
+    VERSION = "version"  # of the model, as registered when the task was accepted
     KEY = "key"
     PRIORITY = "priority"
     BATCH = "batch"  # null: no batch

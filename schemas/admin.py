@@ -27,6 +27,8 @@ Bound = Annotated[int, Field(ge=1, le=INT32_MAX)]
 TokenBound = Annotated[int, Field(ge=1, le=INT64_MAX)]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,199}$")]
 
+ModelVersion = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
+
 Parser = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
@@ -125,6 +127,7 @@ class ModelPut(Strict):
     path: Annotated[
         str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=1024)
     ]  # as API and workers see it
+    version: ModelVersion | None = None  # of what is there: tasks and ledger keep it, prices may be of one
     max_model_len: Annotated[int, Field(ge=16, le=INT32_MAX)] | None = None  # null: the model's own
     default_max_tokens: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None  # null: fill the context
     short_tokens: Annotated[int, Field(ge=1, le=INT32_MAX)] = 512

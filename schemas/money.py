@@ -6,6 +6,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from core.budgets import Period
 from core.lanes import Priority
+from schemas.admin import ModelVersion
 from schemas.strict import Strict, clash
 
 _MOST_RATE = 100_000_000  # a minute
@@ -48,9 +49,8 @@ class LimitPut(LimitTerms):
 class Prices(Strict):
     """Prices of a model. Token prices are per million, the engine's per second."""
 
-    priority: Annotated[Priority, Field(strict=False)] | None = (
-        None  # null: all that have no price of their own
-    )
+    version: ModelVersion | None = None  # null: all that have no price of their own
+    priority: Annotated[Priority, Field(strict=False)] | None = None  # likewise
     prompt_usd_micros: Money
     cached_usd_micros: Money | None = None  # null: as the prompt
     output_usd_micros: Money

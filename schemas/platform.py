@@ -20,7 +20,10 @@ class PlatformModel(ModelPut):
 
     @model_validator(mode="after")
     def _priced_once(self) -> Self:
-        _require_unique("tariffs", ((price.priority or "all priorities",) for price in self.tariffs))
+        _require_unique(
+            "tariffs",
+            ((one.version or "any version", one.priority or "any priority") for one in self.tariffs),
+        )
         return self
 
 

@@ -27,6 +27,7 @@ async def put_model(
     probe_prompt: str | None,
     probe_words: Sequence[str],
     sync: SyncLimits,
+    version: str | None,
 ) -> Model:
     """Register a model, or change its registration; nobody is granted it by that."""
     async with changing(database, actor) as change:
@@ -43,6 +44,7 @@ async def put_model(
             probe_prompt=probe_prompt,
             probe_words=probe_words,
             sync=sync,
+            version=version,
         )
         after = await registry.get_model(change.connection, name)
         assert after is not None

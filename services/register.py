@@ -60,6 +60,7 @@ async def register_model(
     reasoning_parser: str | None = None,
     probe_prompt: str | None = None,
     probe_words: Sequence[str] = (),
+    version: str | None = None,
 ) -> None:
     """Register or change a model and grant it to a tenant; limits of a grant that exists stay."""
     async with changing(database, Actor("headrace model add")) as change:
@@ -76,6 +77,7 @@ async def register_model(
             reasoning_parser=reasoning_parser,
             probe_prompt=probe_prompt,
             probe_words=probe_words,
+            version=version,
         )
         await change.record(
             "model.put", name, before=before, after=await registry.get_model(connection, name)

@@ -121,9 +121,9 @@ WITH ends AS (
   FROM ended JOIN ends e ON e.id = ended.id,
     LATERAL (SELECT CASE WHEN e.billed OR ended.state = 'cancelled' THEN 1 ELSE 0 END AS yes) AS c
 ), ledger AS (
-  INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, priority, tariff_id, prompt_tokens,
+  INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, version, priority, tariff_id, prompt_tokens,
                               cached_tokens, output_tokens, engine_us, cost_usd_micros)
-  SELECT id, tenant_id, key_id, model, priority, tariff_id, prompt, cached, output, engine, cost FROM charged
+  SELECT id, tenant_id, key_id, model, version, priority, tariff_id, prompt, cached, output, engine, cost FROM charged
 ){spend}
 SELECT id, state FROM ended
 """

@@ -18,7 +18,7 @@ from storage.records import Used
 from storage.tariffs import prices_of, tariff_of
 
 # Parts of statements over `tasks t`. The price is the one at acceptance, whenever the task runs.
-PRICES = f"({prices_of('t.model', 't.priority', 't.created_at')}) AS prices"
+PRICES = f"({prices_of('t.model', 't.version', 't.priority', 't.created_at')}) AS prices"
 USED = "t.usage_prompt_tokens, t.usage_cached_tokens, t.usage_output_tokens, t.engine_us"
 COUNTED = """usage_prompt_tokens = coalesce(usage_prompt_tokens, 0),
   usage_cached_tokens = coalesce(usage_cached_tokens, 0), usage_output_tokens = coalesce(usage_output_tokens, 0)"""
@@ -36,9 +36,9 @@ WITH charged AS (
   FROM tasks t JOIN unnest(CAST(:ids AS text[]), CAST(:costs AS bigint[]), CAST(:tariffs AS bigint[]))
     AS c(task_id, cost, tariff_id) ON c.task_id = t.id
 ){SPEND}
-INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, priority, tariff_id, prompt_tokens, cached_tokens,
-                            output_tokens, engine_us, cost_usd_micros)
-SELECT id, tenant_id, key_id, model, priority, tariff_id, usage_prompt_tokens * yes, usage_cached_tokens * yes,
+INSERT INTO ledger_entries (task_id, tenant_id, key_id, model, version, priority, tariff_id, prompt_tokens,
+                            cached_tokens, output_tokens, engine_us, cost_usd_micros)
+SELECT id, tenant_id, key_id, model, version, priority, tariff_id, usage_prompt_tokens * yes, usage_cached_tokens * yes,
   usage_output_tokens * yes, engine_us * yes, cost FROM charged
 """).bindparams(
     sa.bindparam("ids", type_=sa.ARRAY(sa.Text)),
@@ -99,12 +99,12 @@ async def lock_charged(connection: AsyncConnection, task_id: str) -> int | None:
 
 _CORRECT = sa.text(f"""
 WITH charged AS (
-  SELECT t.id, t.tenant_id, t.key_id, t.model, t.priority, t.created_at, CAST(:cost AS bigint) AS cost
+  SELECT t.id, t.tenant_id, t.key_id, t.model, t.version, t.priority, t.created_at, CAST(:cost AS bigint) AS cost
   FROM tasks t WHERE t.id = :id
 ){SPEND}
-INSERT INTO ledger_entries (kind, corrects, reason, tenant_id, key_id, model, priority, prompt_tokens, cached_tokens,
-                            output_tokens, cost_usd_micros)
-SELECT 'correction', id, :reason, tenant_id, key_id, model, priority, 0, 0, 0, cost FROM charged
+INSERT INTO ledger_entries (kind, corrects, reason, tenant_id, key_id, model, version, priority, prompt_tokens,
+                            cached_tokens, output_tokens, cost_usd_micros)
+SELECT 'correction', id, :reason, tenant_id, key_id, model, version, priority, 0, 0, 0, cost FROM charged
 RETURNING id, corrects, tenant_id, cost_usd_micros, reason, created_at
 """)
 

@@ -16,7 +16,7 @@ tariffs = sa.Table(
     metadata,
     sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
     sa.Column("model", sa.ForeignKey("models.name", ondelete="CASCADE"), nullable=False),
-    sa.Column("version", sa.Text),  # of the model; null: every version. Nothing sets it yet
+    sa.Column("version", sa.Text),  # of the model; null: every version that has no price of its own
     sa.Column("priority", sa.Text),  # null: every priority that has no price of its own
     sa.Column("valid_from", sa.TIMESTAMP(True), nullable=False, server_default=sa.func.now()),
     sa.Column("valid_until", sa.TIMESTAMP(True)),  # exclusive; null: until a later price begins
@@ -54,6 +54,7 @@ ledger_entries = sa.Table(
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
     sa.Column("key_id", sa.Text, nullable=False),
     sa.Column("model", sa.Text, nullable=False),
+    sa.Column("version", sa.Text),  # the task's
     sa.Column("priority", sa.Text, nullable=False),
     sa.Column("tariff_id", sa.BigInteger),  # null: the model had no price
     sa.Column("prompt_tokens", sa.Integer, nullable=False),

@@ -39,6 +39,7 @@ class Model:
     sync_start_s: float | None = None  # limits of synchronous calls; None: the settings'
     sync_finish_s: float | None = None
     sync_stream_s: float | None = None
+    version: str | None = None  # of the weights, as the operator names it
 
 
 @dataclass(frozen=True, slots=True)

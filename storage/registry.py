@@ -28,6 +28,7 @@ async def put_model(
     probe_prompt: str | None = None,
     probe_words: Sequence[str] = (),
     sync: SyncLimits | None = None,
+    version: str | None = None,
 ) -> None:
     """Register a model or change its registration. `sync` None: the limits that it has stay."""
     values = {
@@ -40,6 +41,7 @@ async def put_model(
         "reasoning_parser": reasoning_parser,
         "probe_prompt": probe_prompt,
         "probe_words": list(probe_words),
+        "version": version,
         **(asdict(sync) if sync is not None else {}),
     }
     await connection.execute(
@@ -98,6 +100,7 @@ def _model(row: sa.Row[tuple[object, ...]], limits: GrantLimits = NO_LIMITS) -> 
         sync_start_s=row.sync_start_s,
         sync_finish_s=row.sync_finish_s,
         sync_stream_s=row.sync_stream_s,
+        version=row.version,
     )
 
 

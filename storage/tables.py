@@ -102,6 +102,7 @@ models = sa.Table(
     ),  # what workers ask their engine to see that it is well; null: anything
     sa.Column("probe_words", sa.ARRAY(sa.Text), nullable=False, server_default="{}"),  # all are in its answer
     created_at(),
+    sa.Column("version", sa.Text),  # of the weights, as the operator names it; null: it is not named
     sa.Column("sync_start_s", sa.Float),  # limits of synchronous calls; null: the settings'
     sa.Column("sync_finish_s", sa.Float),
     sa.Column("sync_stream_s", sa.Float),
@@ -152,6 +153,7 @@ tasks = sa.Table(
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
     sa.Column("key_id", sa.ForeignKey("api_keys.id"), nullable=False),
     sa.Column("model", sa.Text, nullable=False),
+    sa.Column("version", sa.Text),  # of the model, as registered when the task was accepted
     sa.Column("url", sa.Text, nullable=False),  # the OpenAI route the request belongs to
     sa.Column("priority", sa.Text, nullable=False),
     sa.Column("length_class", sa.Text, nullable=False),

@@ -14,15 +14,17 @@ from storage.money_tables import tariffs
 from storage.paging import Page, read_page
 
 
-def prices_of(model: str, priority: str, moment: str) -> str:
+def prices_of(model: str, version: str, priority: str, moment: str) -> str:
     """SQL of the prices of a task as an array for `tariff_of`; the arguments are SQL too.
 
-    A price for the task's own priority goes before one for all; of those, the one that began last holds.
+    A price for the task's own priority goes before one for all, then one for its own version of the model; of those,
+    the one that began last holds.
     """
     return f"""SELECT array[p.prompt_usd_micros, p.cached_usd_micros, p.output_usd_micros, p.engine_usd_micros, p.id]
-   FROM tariffs p WHERE p.model = {model} AND p.version IS NULL AND (p.priority IS NULL OR p.priority = {priority})
+   FROM tariffs p WHERE p.model = {model} AND (p.version IS NULL OR p.version = {version})
+     AND (p.priority IS NULL OR p.priority = {priority})
      AND p.valid_from <= {moment} AND (p.valid_until IS NULL OR p.valid_until > {moment})
-   ORDER BY p.priority NULLS LAST, p.valid_from DESC, p.id DESC LIMIT 1"""
+   ORDER BY p.priority NULLS LAST, p.version NULLS LAST, p.valid_from DESC, p.id DESC LIMIT 1"""
 
 
 def tariff_of(prices: Sequence[int] | None) -> Tariff:
@@ -56,6 +58,7 @@ async def put_tariff(
             sa.select(*(tariffs.c[name] for name in prices))
             .where(
                 tariffs.c.model == model,
+                tariffs.c.version.is_(None),
                 tariffs.c.priority.is_not_distinct_from(priority),
                 tariffs.c.valid_from <= sa.func.now(),
                 sa.or_(tariffs.c.valid_until.is_(None), tariffs.c.valid_until > sa.func.now()),
@@ -69,18 +72,19 @@ async def put_tariff(
 
 
 _IN_FORCE = sa.text("""
-SELECT DISTINCT ON (model, priority) model, priority, prompt_usd_micros, cached_usd_micros, output_usd_micros,
-  engine_usd_micros, id, engine_us_per_token
-FROM tariffs WHERE model = ANY(:models) AND version IS NULL AND valid_from <= now()
-  AND (valid_until IS NULL OR valid_until > now())
-ORDER BY model, priority, valid_from DESC, id DESC
+SELECT DISTINCT ON (p.model, p.priority) p.model, p.priority, p.prompt_usd_micros, p.cached_usd_micros,
+  p.output_usd_micros, p.engine_usd_micros, p.id, p.engine_us_per_token
+FROM tariffs p JOIN models m ON m.name = p.model WHERE p.model = ANY(:models)
+  AND (p.version IS NULL OR p.version = m.version)
+  AND p.valid_from <= now() AND (p.valid_until IS NULL OR p.valid_until > now())
+ORDER BY p.model, p.priority, p.version NULLS LAST, p.valid_from DESC, p.id DESC
 """).bindparams(sa.bindparam("models", type_=sa.ARRAY(sa.Text)))
 
 
 _IDS_IN_FORCE = sa.text("""
-SELECT DISTINCT ON (model, priority) id FROM tariffs
-WHERE version IS NULL AND valid_from <= now() AND (valid_until IS NULL OR valid_until > now())
-ORDER BY model, priority, valid_from DESC, id DESC
+SELECT DISTINCT ON (model, version, priority) id FROM tariffs
+WHERE valid_from <= now() AND (valid_until IS NULL OR valid_until > now())
+ORDER BY model, version, priority, valid_from DESC, id DESC
 """).columns(sa.column("id", sa.BigInteger))
 
 
@@ -96,6 +100,7 @@ class StoredTariff:
 
     id: str
     model: str
+    version: str | None
     priority: str | None
     valid_from: datetime
     valid_until: datetime | None

@@ -46,12 +46,13 @@ WITH {rows} AS (
 )
   INSERT INTO tasks (id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
                      max_output_tokens, deadline_at, metadata, retry_of, traceparent, webhook, reserved_tokens,
-                     prefix_key, rank_at, store)
+                     prefix_key, rank_at, store, version)
   SELECT id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
          max_output_tokens, now() + make_interval(secs => deadline_s), metadata, retry_of, traceparent,
          webhook, reserved_tokens, prefix_key, now() + make_interval(secs => {RANK_DELAY_S}),
          -- a tenant that stores nothing is not overruled by a request
-         store AND (SELECT n.store FROM tenants n WHERE n.id = new.tenant_id)
+         store AND (SELECT n.store FROM tenants n WHERE n.id = new.tenant_id),
+         (SELECT m.version FROM models m WHERE m.name = new.model)
   FROM new
   RETURNING id, created_at, deadline_at, store
 """)

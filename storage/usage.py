@@ -52,6 +52,7 @@ _BATCH_OF = sa.func.coalesce(ledger_entries.c.task_id, ledger_entries.c.corrects
 _COLUMNS: dict[Group, sa.ColumnElement[Any]] = {
     Group.DAY: sa.cast(sa.cast(sa.func.timezone("UTC", ledger_entries.c.created_at), sa.Date), sa.Text),
     Group.MODEL: ledger_entries.c.model,
+    Group.VERSION: ledger_entries.c.version,
     Group.KEY: ledger_entries.c.key_id,
     Group.PRIORITY: ledger_entries.c.priority,
     Group.BATCH: batch_items.c.batch_id,

@@ -33,6 +33,7 @@ def _object(model: Model) -> dict[str, Any]:
         "reasoning_parser": model.reasoning_parser,
         "probe_prompt": model.probe_prompt,
         "probe_words": model.probe_words,
+        "version": model.version,
         "sync_start_s": model.sync_start_s,
         "sync_finish_s": model.sync_finish_s,
         "sync_stream_s": model.sync_stream_s,
@@ -78,6 +79,7 @@ async def put(request: Request, actor: Administrator, model: ModelName) -> dict[
             probe_prompt=asked.probe_prompt,
             probe_words=asked.probe_words,
             sync=SyncLimits(asked.sync_start_s, asked.sync_finish_s, asked.sync_stream_s),
+            version=asked.version,
         )
     )
 

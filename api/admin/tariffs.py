@@ -47,7 +47,7 @@ async def create(request: Request, actor: Administrator) -> dict[str, Any]:
         state_of(request).database,
         actor,
         asked.model,
-        {"priority": asked.priority, **asked.charged},
+        {"version": asked.version, "priority": asked.priority, **asked.charged},
         valid_from=_moment(asked.valid_from),
         valid_until=_moment(asked.valid_until),
     )

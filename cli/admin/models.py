@@ -10,7 +10,7 @@ from cli.admin.connect import connected, show
 NAME = "model"
 app = typer.Typer(help="Registered models, whoever may use them.", no_args_is_help=True)
 _COLUMNS = (
-    *("id", "path", "max_model_len", "default_max_tokens", "short_tokens", "medium_tokens"),
+    *("id", "path", "version", "max_model_len", "default_max_tokens", "short_tokens", "medium_tokens"),
     *("sync_start_s", "sync_finish_s", "sync_stream_s"),
 )
 
@@ -27,6 +27,9 @@ def put(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="What callers send as `model`.")],
     path: Annotated[Path, typer.Option(help="Folder of the model, as API and workers see it.")],
+    version: Annotated[
+        str | None, typer.Option(help="Of what is there: tasks keep it, and prices may be of one.")
+    ] = None,
     max_model_len: Annotated[
         int | None, typer.Option(min=16, help="Tokens of prompt and output together. Default: the model's.")
     ] = None,
@@ -64,6 +67,7 @@ def put(
     """Register a model, or change its registration."""
     body = {
         "path": str(path),
+        "version": version,
         "max_model_len": max_model_len,
         "default_max_tokens": default_max_tokens,
         "short_tokens": short,

@@ -10,7 +10,7 @@ from core.lanes import Priority
 NAME = "tariff"
 app = typer.Typer(help="Prices of models, and corrections of what was charged.", no_args_is_help=True)
 _COLUMNS = (
-    *("id", "model", "priority", "prompt_usd_micros", "cached_usd_micros", "output_usd_micros"),
+    *("id", "model", "version", "priority", "prompt_usd_micros", "cached_usd_micros", "output_usd_micros"),
     *("engine_usd_micros", "valid_from", "valid_until"),
 )
 
@@ -39,12 +39,16 @@ def create(
     priority: Annotated[
         Priority | None, typer.Option(help="For this one alone. Default: all without a price of their own.")
     ] = None,
+    version: Annotated[
+        str | None, typer.Option(help="Of the model, alone. Default: all without a price of their own.")
+    ] = None,
     valid_from: Annotated[int | None, typer.Option(help="Seconds since the epoch. Default: now.")] = None,
     valid_until: Annotated[int | None, typer.Option(help="Seconds since the epoch. Default: open.")] = None,
 ) -> None:
     """Set a price for tasks accepted from then on."""
     body = {
         "model": model,
+        "version": version,
         "priority": priority,
         "prompt_usd_micros": round(prompt * 1_000_000),
         "cached_usd_micros": None if cached is None else round(cached * 1_000_000),

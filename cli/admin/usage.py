@@ -13,7 +13,9 @@ End = Annotated[str | None, typer.Option(help="The day after the last one. Defau
 
 def usage(
     context: typer.Context,
-    by: Annotated[str, typer.Option(help="Of day, model, key, priority, batch, tenant.")] = "tenant,model",
+    by: Annotated[
+        str, typer.Option(help="Of day, model, version, key, priority, batch, tenant.")
+    ] = "tenant,model",
     tenant: Annotated[str | None, typer.Option(help="Of this one alone: id or name.")] = None,
     start: Start = None,
     end: End = None,

@@ -108,6 +108,10 @@ async def test_usage_is_summed_by_whatever_it_is_asked_by(database: AsyncEngine,
         for priority, tasks in (("batch", 1), ("standard", 2))
     ]
     assert (report.total.tasks, report.total.cost_usd_micros) == (3, 4500)
+    await run(database, "UPDATE models SET version = '2'")
+    await ended(database, caller)
+    report = await read_usage(database, DAYS, (Group.VERSION,), caller.tenant_id)
+    assert [(row.of[Group.VERSION], row.tasks) for row in report.rows] == [("2", 1), (None, 3)]
     by_tenant = await read_any_usage(database, DAYS, (Group.TENANT,), None)
     assert {row.of[Group.TENANT]: row.tasks for row in by_tenant.rows} == {
         caller.tenant_id: 3,

@@ -93,8 +93,9 @@ async def test_a_models_limits_of_synchronous_calls_are_set_audited_and_kept_by_
     make_model(tmp_path)
     limits = {"sync_start_s": 20.0, "sync_finish_s": 120.0, "sync_stream_s": 600.0}
     path = "/models/timed/model"
-    made = (await call(world, "PUT", path, {"path": str(tmp_path), **limits})).json()
+    made = (await call(world, "PUT", path, {"path": str(tmp_path), "version": "2.1+fp8", **limits})).json()
     assert {name: made[name] for name in limits} == limits
+    assert made["version"] == "2.1+fp8"
     owner = {
         "path": str(tmp_path),
         "max_model_len": 128,
@@ -194,6 +195,7 @@ async def test_what_does_not_exist_is_said_to_be_missing(
         ("/models/x", {"path": "/nowhere"}, "path"),
         ("/models/x", {"path": "relative"}, "path"),
         ("/models/x", {}, "path"),
+        ("/models/x", {"path": "/m", "version": ""}, "version"),
         ("/models/x", {"path": "/m", "sync_start_s": 0}, "sync_start_s"),
         ("/models/x", {"path": "/m", "sync_finish_s": 1e9}, "sync_finish_s"),
         ("/models/x", {"path": "/m", "sync_stream_s": "60"}, "sync_stream_s"),

@@ -14,12 +14,14 @@ from core.pricing import Tariff, Usage, cost_usd_micros
 from core.states import TaskState
 from services.attempt import Holder, claim, hand_back, renew, settle
 from services.cancel import cancel
+from services.manage_tariffs import add_tariff
 from services.tend import expire, rescue
 from services.workers import describe_worker
+from storage.audit import Actor
 from storage.engine_time import TimeSpent
 from storage.presence import WorkerRow
-from storage.records import Caller, Claim, Ending, Held, Used
-from storage.tariffs import put_tariff
+from storage.records import Caller, Claim, Ending, Held, NewTask, Used
+from storage.tariffs import PriceList, prices_in_force, put_tariff
 from tests.support.seeds import MODEL, TARIFF, end_lease, opened, seed_caller, seed_task
 
 HOLDER = Holder(worker="w1", model=MODEL, lease_s=30.0)
@@ -65,6 +67,45 @@ async def set_price(
 ) -> None:
     async with database.begin() as connection:
         await put_tariff(connection, MODEL, Tariff(0, 0, output, engine), priority)
+
+
+async def test_a_task_is_priced_by_the_version_it_was_accepted_under_and_the_ledger_keeps_it(
+    database: AsyncEngine, caller: Caller
+) -> None:
+    actor = Actor("test")
+
+    async def price(output: int, **of: str) -> None:
+        prices = {"prompt_usd_micros": 0, "cached_usd_micros": 0, "output_usd_micros": output, **of}
+        await add_tariff(database, actor, MODEL, prices, valid_from=None, valid_until=None)
+
+    async def accepted(version: str | None, **options: Priority) -> NewTask:
+        await run(database, "UPDATE models SET version = :version", version=version)
+        prices = await in_force(database)
+        new = await seed_task(database, caller, **options)
+        assert prices.of(new.lane).output_usd_micros == expected[version, new.lane.priority]  # as it is held
+        return new
+
+    async def in_force(database: AsyncEngine) -> PriceList:
+        async with database.connect() as connection:
+            return await prices_in_force(connection, [MODEL])
+
+    await price(3)
+    await price(5, version="2")
+    await price(7, priority="batch")
+    expected = {
+        (None, Priority.STANDARD): 3,
+        ("1", Priority.STANDARD): 3,
+        ("2", Priority.STANDARD): 5,
+        ("2", Priority.BATCH): 7,  # its own priority's price goes before its own version's
+    }
+    new = {(version, priority): await accepted(version, priority=priority) for version, priority in expected}
+    await run(database, "UPDATE models SET version = '3'")  # what was accepted keeps its price
+    for of, one in new.items():
+        held = await claimed(database, one.id)
+        assert held.tariff.output_usd_micros == expected[of]
+        await settle(database, [ending(held, 0)])
+    entries = await run(database, "SELECT task_id, version FROM ledger_entries")
+    assert {row.task_id: row.version for row in entries} == {one.id: of[0] for of, one in new.items()}
 
 
 @pytest.mark.parametrize(

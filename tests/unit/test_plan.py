@@ -30,6 +30,7 @@ THERE = Current(
         "org/model": {
             "path": "/models/org/model",
             "max_model_len": 4096,
+            "version": None,
             "default_max_tokens": None,
             "short_tokens": 512,
             "medium_tokens": 2048,
@@ -65,7 +66,7 @@ THERE = Current(
     },
     keys={("acme", "jobs"): {"id": "key_1", "scopes": ["submit"]}},
     tariffs={
-        ("org/model", None): {
+        ("org/model", None, None): {
             **PRICE,
             "cached_usd_micros": 50_000,
             "engine_usd_micros": 0,
@@ -137,6 +138,7 @@ def test_what_belongs_to_a_key_waits_for_its_id_and_the_rest_is_said() -> None:
     assert by_path["/tariffs"].body == {
         **PRICE,
         "model": "org/model",
+        "version": None,
         "priority": None,
         "cached_usd_micros": 50_000,
         "engine_usd_micros": 0,
@@ -186,6 +188,15 @@ def model(**change: Any) -> dict[str, Any]:
                 "~ tariff org/model (cached_usd_micros: 50000 → 5)",
                 "+ tariff org/model priority=batch (prompt_usd_micros: None → 50000; cached_usd_micros: "
                 "None → 50000; output_usd_micros: None → 200000; engine_usd_micros: None → 0; "
+                "engine_us_per_token: None → 10000)",
+            ],
+        ),
+        (
+            model(version="2.1", tariffs=[PRICE, {**PRICE, "version": "2.1", "cached_usd_micros": 0}]),
+            [
+                "~ model org/model (version: None → 2.1)",
+                "+ tariff org/model version=2.1 (prompt_usd_micros: None → 50000; cached_usd_micros: "
+                "None → 0; output_usd_micros: None → 200000; engine_usd_micros: None → 0; "
                 "engine_us_per_token: None → 10000)",
             ],
         ),
@@ -242,6 +253,7 @@ def test_only_pruning_takes_away_and_only_from_tenants_in_the_file() -> None:
         (model(tariffs=[{"prompt_usd_micros": 1}]), "models[0].tariffs[0].output_usd_micros"),
         (model(tariffs=[{**PRICE, "valid_from": 1}]), "models[0].tariffs[0].valid_from"),
         (model(sync_finish_s=0), "models[0].sync_finish_s"),
+        (model(version="two one"), "models[0].version"),
     ],
 )
 def test_a_file_that_is_no_good_is_refused_by_the_fields_name(parsed: dict[str, Any], param: str) -> None:
