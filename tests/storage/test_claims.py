@@ -63,7 +63,7 @@ async def nothing_streamed(_: str) -> int | None:
 
 async def unpublished(database: AsyncEngine) -> dict[str, int]:
     """Ids of what the dispatcher may send, and how often each was turned back."""
-    groups = (await look(database, older_s=-1.0)).groups
+    groups = (await look(database, await look_around(database), older_s=-1.0)).groups
     waiting = await read_heads(database, groups, 100, older_s=-1.0) if groups else []
     return {one.id: one.turned_back for one in waiting}
 

@@ -64,7 +64,7 @@ def completed(held: Claim) -> Ending:
 
 
 async def unpublished(database: AsyncEngine) -> list[str]:
-    groups = (await look(database, older_s=-1.0)).groups
+    groups = (await look(database, await look_around(database), older_s=-1.0)).groups
     return [one.id for one in await read_heads(database, groups, 100, older_s=-1.0)] if groups else []
 
 
