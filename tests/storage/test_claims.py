@@ -12,7 +12,7 @@ from core.lanes import Lane, LengthClass, Priority
 from core.states import TaskState
 from services.attempt import Holder, claim_bounded, end_forbidden, hand_back
 from services.attempt import claim as claim_unbounded
-from services.dispatch import look, read_heads
+from services.dispatch import look, look_around, read_heads
 from services.explain import look_at
 from services.look_up import look_up
 from services.publish import note_published

@@ -13,7 +13,7 @@ from core.pricing import Usage, cost_usd_micros
 from core.states import TaskState
 from services.attempt import Holder, claim, end_forbidden, hand_back, renew, set_exposed, settle
 from services.cancel import cancel
-from services.dispatch import look, read_heads
+from services.dispatch import look, look_around, read_heads
 from services.look_up import look_up, read_response
 from services.once import Earlier, IdempotencyKey, KeyInFlightError, KeyReusedError, find_earlier
 from services.publish import note_published
