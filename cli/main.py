@@ -1,5 +1,6 @@
 """The `headrace` command: one function per subcommand, each importing what it needs when it is called."""
 
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="headrace",
-    help="Asynchronous inference: message queues around vLLM.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,  # they could show secrets
@@ -31,6 +31,21 @@ model_app = typer.Typer(help="Models and who may use them.", no_args_is_help=Tru
 app.add_typer(model_app, name="model")
 app.add_typer(admin_app, name="admin")
 app.add_typer(batch_app, name="batch")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"headrace {version_of('headrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def headrace(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Asynchronous inference: message queues around vLLM."""
 
 
 @app.command()
