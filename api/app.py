@@ -36,6 +36,7 @@ from api.tracing import TraceRequests
 from runtime.admission import Admission
 from runtime.capacity import MemoryAlarm
 from runtime.ended import Endings
+from runtime.garbage import spare_what_is_there
 from runtime.logs import configure_logs
 from runtime.open_files import raise_open_files
 from runtime.publishing import PublishingThread
@@ -104,6 +105,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.state.tracer = open_tracer(settings, "api")
         async with _opened(settings, app.state.tracer) as state:
             app.state.headrace = state
+            spare_what_is_there()
             log.info("ready")
             yield
         if app.state.tracer is not None:

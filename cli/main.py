@@ -42,7 +42,8 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def headrace(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     """Asynchronous inference: message queues around vLLM."""

@@ -23,6 +23,7 @@ from control.rounds import Watch
 from control.webhooks import Webhooks
 from runtime import metrics
 from runtime.ended import Endings
+from runtime.garbage import spare_what_is_there
 from runtime.logs import configure_logs, say_ready
 from runtime.metrics_server import serve_metrics
 from runtime.resources import open_blobs, open_celery, open_database, open_redis, open_streams
@@ -81,6 +82,7 @@ async def _serve(settings: Settings) -> None:
     running = [asyncio.create_task(leader.campaign())]
     running.append(asyncio.create_task(dispatch.listen()))
     running += [asyncio.create_task(run_loop(loop, leader)) for loop in loops]
+    spare_what_is_there()
     say_ready("control")
     await stopping.wait()
     for task in running:

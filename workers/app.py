@@ -14,6 +14,7 @@ import structlog
 from core.health import Health, Transition
 from core.lanes import LengthClass, Priority, lanes_of, parse_length_classes
 from core.slots import SlotRules, default_ceilings, default_reserved
+from runtime.garbage import spare_what_is_there
 from runtime.logs import configure_logs, say_ready
 from runtime.metrics_server import serve_metrics
 from runtime.publishing import PublishingThread
@@ -105,6 +106,7 @@ class Worker:
             duty(self._watch.keep(self._keeper, figures)),
             duty(self._pacer().keep()),
         ]
+        spare_what_is_there()
         self._state = "ready"
         say_ready("worker", model=settings.model, engine=self._engine.info.kind)
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from runtime.garbage import spare_what_is_there
 from workers.engine import Engine, EngineDeadError
 
 log = structlog.get_logger()
@@ -101,6 +102,7 @@ class EngineKeeper:
             except Exception as error:  # noqa: BLE001 - whatever it is, the next try may succeed
                 tries += 1
                 log.error("engine_not_rebuilt", tries=tries, error=f"{type(error).__name__}: {error}")
+        spare_what_is_there()
         self._died.clear()
         self._alive_at, self._working_since = time.monotonic(), None
         log.info("engine_rebuilt", tries=tries + 1)
