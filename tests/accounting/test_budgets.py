@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.failures import Failure
 from core.pricing import Usage, cost_usd_micros, hold_usd_micros
 from core.states import TaskState
-from services.attempt import Holder, claim, hand_back, renew, settle
+from services.attempt import Holder, claim, end_forbidden, hand_back, renew, settle
 from services.authenticate import authenticate
 from services.cancel import cancel, give_up
 from services.hold import BudgetExhaustedError, insert_within_budgets
@@ -199,7 +199,8 @@ async def test_every_way_to_end_releases_the_hold(database: AsyncEngine, caller:
         await give_up(database, new.id, Failure.NOT_STARTED_IN_TIME)
     elif way == "forbidden":
         await run(database, "DELETE FROM grants")
-        await claim(database, [new.id], HOLDER)
+        assert not await claim(database, [new.id], HOLDER)
+        assert await end_forbidden(database, [new.id]) == [new.id]
     elif way == "fail":
         await settle(database, [ending(await claimed(database, new), 5, Failure.ENGINE_ERROR)])
     else:

@@ -114,7 +114,7 @@ async def test_usage_is_summed_by_whatever_it_is_asked_by(database: AsyncEngine,
     assert [(row.of[Group.VERSION], row.tasks) for row in report.rows] == [("2", 1), (None, 3)]
     by_tenant = await read_any_usage(database, DAYS, (Group.TENANT,), None)
     assert {row.of[Group.TENANT]: row.tasks for row in by_tenant.rows} == {
-        caller.tenant_id: 3,
+        caller.tenant_id: 4,
         other.tenant_id: 1,
     }
     before = Days(date(2020, 1, 1), TODAY)
