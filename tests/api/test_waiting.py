@@ -73,7 +73,7 @@ async def test_a_tenant_never_runs_more_than_it_may_and_all_it_asked_for_is_done
     async with opened(stack.database_url) as database, database.connect() as connection:
         rows = await connection.execute(
             sa.text(
-                "SELECT claimed_at, ended_at FROM attempts a JOIN tasks t ON t.id = a.task_id"
+                "SELECT a.claimed_at, a.ended_at FROM attempts a JOIN tasks t ON t.id = a.task_id"
                 " WHERE t.tenant_id = :tenant"
             ),
             {"tenant": tenant["id"]},
