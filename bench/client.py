@@ -77,8 +77,10 @@ class Connection(asyncio.Protocol):
         self._done.set_result((int(buffer[9:12]), bytes(buffer[self._body_at :])))
 
     async def exchange(self, request: bytes) -> tuple[int, bytes]:
-        """Send one request; return the status and the body as sent (chunk sizes and all)."""
+        """Send one request; return the status and the body as sent (chunk sizes and all). Raises: LoadError."""
         assert self._transport is not None
+        if self._transport.is_closing():
+            raise LoadError("the API closed an idle connection")
         self._buffer.clear()
         self._body_at, self._length, self.first_at = 0, None, 0.0
         self._done = asyncio.get_running_loop().create_future()

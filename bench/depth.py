@@ -8,7 +8,7 @@ Valkey are the product's. Then pairs of one submit and one claim are timed. Betw
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -128,13 +128,17 @@ class Worker:
         return int(self.redis.info("memory")["used_memory"])
 
 
+async def _connect(address: Mapping[str, Any]) -> Connection:
+    loop = asyncio.get_running_loop()
+    return (await loop.create_connection(Connection, str(address["host"]), int(address["port"])))[1]
+
+
 async def _measure(plan: Plan, stack: Stack, say: Callable[[str], None]) -> list[Timed]:
     worker = Worker(stack.environment)
     describing = asyncio.create_task(worker.describe())
     address = stack.address
     load = Load(str(address["host"]), int(address["port"]), str(address["key"]))
-    loop = asyncio.get_running_loop()
-    connection = (await loop.create_connection(Connection, str(address["host"]), int(address["port"])))[1]
+    connection = await _connect(address)
     tokenizer = ModelTokenizer(stack.model_path)
     request = body(MODEL, chat_messages(tokenizer, 32, "depth"), 16)
     envelope = orjson.dumps({"url": "/v1/chat/completions", "body": request, "priority": "standard"})
@@ -165,6 +169,8 @@ async def _measure(plan: Plan, stack: Stack, say: Callable[[str], None]) -> list
                     made += depth - there
                     rows_of.execute("ANALYZE tasks")
                 await asyncio.sleep(2.0)  # the counts and what is cached of them catch up
+                connection.close()  # filling takes longer than the API keeps an idle one
+                connection = await _connect(address)
                 memory = worker.memory() - before
                 for _ in range(max(20, plan.pairs // 20)):
                     await submit()
