@@ -8,6 +8,10 @@ from enum import Enum
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from core.batches import FINAL, OPEN
+from core.states import RUNNING
+from storage.tables import one_of
+
 
 class Due(Enum):
     """Kinds of work that time or others bring about."""
@@ -19,14 +23,14 @@ class Due(Enum):
 
 
 _WHERE = {
-    Due.LEASES: "tasks WHERE state IN ('in_progress', 'cancelling') AND lease_expires_at < now()",
+    Due.LEASES: f"tasks WHERE {one_of('state', RUNNING)} AND lease_expires_at < now()",
     Due.DEADLINES: "tasks WHERE state = 'queued' AND deadline_at <= now()",
-    Due.WEBHOOKS: """(
+    Due.WEBHOOKS: f"""(
         SELECT 1 FROM tasks WHERE webhook IS NOT NULL AND webhook_at IS NULL AND finished_at IS NOT NULL
-        UNION ALL SELECT 1 FROM batches WHERE webhook IS NOT NULL AND webhook_at IS NULL
-          AND state IN ('cancelled', 'completed', 'expired', 'failed')
+        UNION ALL SELECT 1 FROM batches
+          WHERE webhook IS NOT NULL AND webhook_at IS NULL AND {one_of("state", FINAL)}
         UNION ALL SELECT 1 FROM webhook_deliveries WHERE next_at <= now()) AS any_of_them""",
-    Due.BATCHES: "batches WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling')",
+    Due.BATCHES: f"batches WHERE {one_of('state', OPEN)}",
 }
 _DUE = sa.text(
     "SELECT " + ", ".join(f"EXISTS (SELECT 1 FROM {where}) AS {kind.value}" for kind, where in _WHERE.items())

@@ -12,9 +12,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from core.batches import BatchState
+from core.batches import FINAL, BatchState
 from core.states import TaskState
-from storage.tables import webhook_attempts, webhook_deliveries, webhooks_disabled
+from storage.tables import one_of, webhook_attempts, webhook_deliveries, webhooks_disabled
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,10 @@ async def lock_ended(connection: AsyncConnection, *, limit: int) -> list[EndedTa
     ]
 
 
-_FIND_ENDED_BATCHES = sa.text("""
+_FIND_ENDED_BATCHES = sa.text(f"""
 SELECT id, tenant_id, webhook, state, coalesce(completed_at, failed_at, expired_at, cancelled_at) AS ended_at
 FROM batches WHERE webhook IS NOT NULL AND webhook_at IS NULL
-  AND state IN ('cancelled', 'completed', 'expired', 'failed')
+  AND {one_of("state", FINAL)}
 ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
 """)
 

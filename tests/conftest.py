@@ -19,7 +19,7 @@ from cli.stack.postgres import PostgresServer  # noqa: E402
 from cli.stack.valkey import ValkeyServer  # noqa: E402
 from tests.support.databases import Databases  # noqa: E402
 
-pytest_plugins = ["tests.support.stacks"]
+pytest_plugins = ["tests.support.callers", "tests.support.stacks"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -29,19 +28,13 @@ from storage import budgets
 from storage.records import Caller, Claim, Ending, Held, NewTask, Used
 from storage.tables import tasks
 from tests.accounting import books
-from tests.support.seeds import MODEL, PEPPER, TARIFF, end_lease, new_task, opened, seed_caller
+from tests.support.seeds import MODEL, PEPPER, TARIFF, end_lease, new_task, seed_caller
 
 HOLDER = Holder(worker="w1", model=MODEL, lease_s=30.0)
 PRICE = replace(TARIFF, prompt_usd_micros=100_000_000, cached_usd_micros=50_000_000, output_usd_micros=10**8)
 PROMPT, OUTPUT = 10, 20
 HOLD = hold_usd_micros(PROMPT, OUTPUT, PRICE)  # 3,000
 _numbers = count(1)
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Usage, corrections and the reconciliation, on a real Postgres."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -30,7 +29,7 @@ from storage.paging import Page
 from storage.presence import WorkerRow
 from storage.records import Caller, Claim, Ending, NewTask
 from storage.usage import Days
-from tests.support.seeds import MODEL, new_task, opened, seed_caller
+from tests.support.seeds import MODEL, new_task, seed_caller
 
 HOLDER = Holder(worker="w1", model=MODEL, lease_s=30.0)
 ADMIN = Actor("test")
@@ -38,12 +37,6 @@ PRICES = {"prompt_usd_micros": 10**8, "cached_usd_micros": 5 * 10**7, "output_us
 USAGE = Usage(10, 4, 7)  # 600 + 200 + 700 micro-USD
 TODAY = datetime.now(UTC).date()
 DAYS = Days(TODAY, TODAY + timedelta(days=1))
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
 
 
 @pytest.fixture

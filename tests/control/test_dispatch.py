@@ -30,7 +30,7 @@ from storage.presence import WorkerRow
 from storage.records import Caller, NewTask
 from storage.streams import EventStreams
 from storage.tables import tasks, tenants
-from tests.support.seeds import MODEL, new_task, opened, seed_caller
+from tests.support.seeds import MODEL, new_task, seed_caller
 from tests.support.waiting import eventually_async
 
 SLOTS = 4
@@ -48,17 +48,6 @@ class Recorder:
             raise BrokerUnavailableError("away")
         self.ids += [wakeup.task_id for wakeup in wakeups]
         return len(self.ids)
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def caller(database: AsyncEngine) -> Caller:
-    return await seed_caller(database)
 
 
 @pytest.fixture

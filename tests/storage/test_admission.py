@@ -1,6 +1,5 @@
 """Admission and explanations against a real queue."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -23,18 +22,7 @@ from storage.outbox import Outgoing
 from storage.presence import WorkerRow
 from storage.records import Caller, NewTask, Task
 from storage.tables import tenants
-from tests.support.seeds import MODEL, new_task, opened, seed_caller, seed_task
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def caller(database: AsyncEngine) -> Caller:
-    return await seed_caller(database)
+from tests.support.seeds import MODEL, new_task, seed_caller, seed_task
 
 
 def admission(database: AsyncEngine, **options: object) -> Admission:

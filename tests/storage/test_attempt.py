@@ -18,7 +18,7 @@ from services.look_up import look_up
 from services.tend import rescue
 from storage.records import Caller, NewTask, Task
 from storage.streams import EventStreams
-from tests.support.seeds import MODEL, end_lease, opened, seed_caller, seed_task
+from tests.support.seeds import MODEL, end_lease, seed_task
 from tests.support.waiting import eventually, eventually_async
 from workers import attempt
 from workers.deterministic import DeterministicEngine
@@ -26,17 +26,6 @@ from workers.deterministic_output import make_model
 from workers.session import Session
 
 BODY = f'{{"model":"{MODEL}","messages":[{{"role":"user","content":"x"}}]}}'
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def caller(database: AsyncEngine) -> Caller:
-    return await seed_caller(database)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """A tenant's bound on what it runs at once, held by the claim."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import sqlalchemy as sa
@@ -21,15 +21,9 @@ from storage.autocommit import autocommit
 from storage.outbox import Outgoing
 from storage.records import Caller, Claim, NewTask
 from storage.tables import grants, tenants
-from tests.support.seeds import MODEL, end_lease, opened, seed_caller, seed_task
+from tests.support.seeds import MODEL, end_lease, seed_caller, seed_task
 
 HOLDER = Holder("w1", MODEL, 30.0)
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
 
 
 @pytest.fixture

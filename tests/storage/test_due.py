@@ -1,6 +1,5 @@
 """What is said to be due, against the duties' own statements."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -18,18 +17,7 @@ from storage.batches import NewBatch
 from storage.due import Due
 from storage.idempotency import Earlier
 from storage.records import Caller
-from tests.support.seeds import MODEL, end_lease, new_task, opened, seed_caller, seed_task
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def caller(database: AsyncEngine) -> Caller:
-    return await seed_caller(database)
+from tests.support.seeds import MODEL, end_lease, new_task, seed_task
 
 
 async def nothing_streamed(task_id: str) -> int | None:

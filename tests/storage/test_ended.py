@@ -25,23 +25,12 @@ from services.cancel import cancel, give_up
 from services.submit import submit
 from storage.records import Caller, NewTask
 from storage.streams import EventStreams
-from tests.support.seeds import MODEL, end_lease, new_task, opened, seed_caller
+from tests.support.seeds import MODEL, end_lease, new_task, opened
 from tests.unit.test_traces import Kept, Recorder, run
 
 KEY = b"log key"
 SAMPLED = TraceContext(0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7, True)
 UNSAMPLED = replace(SAMPLED, sampled=False)
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def caller(database: AsyncEngine) -> Caller:
-    return await seed_caller(database)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Prices and the ledger, on a real Postgres."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime
 
 import pytest
@@ -22,21 +21,10 @@ from storage.engine_time import TimeSpent
 from storage.presence import WorkerRow
 from storage.records import Caller, Claim, Ending, Held, NewTask, Used
 from storage.tariffs import PriceList, prices_in_force, put_tariff
-from tests.support.seeds import MODEL, TARIFF, end_lease, opened, seed_caller, seed_task
+from tests.support.seeds import MODEL, TARIFF, end_lease, seed_task
 
 HOLDER = Holder(worker="w1", model=MODEL, lease_s=30.0)
 USAGE = Usage(prompt_tokens=10, cached_tokens=4, output_tokens=7)
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def caller(database: AsyncEngine) -> Caller:
-    return await seed_caller(database)
 
 
 async def run(database: AsyncEngine, statement: str, **values: object) -> list[sa.Row[tuple[object, ...]]]:

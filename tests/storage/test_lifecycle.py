@@ -1,6 +1,5 @@
 """A task's row through its life, on a real Postgres."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -24,21 +23,10 @@ from storage.outbox import Outgoing
 from storage.records import Caller, Claim, Ending, Held, NewTask, Task
 from storage.retention import Periods
 from storage.tables import attempts, grants
-from tests.support.seeds import MODEL, TARIFF, end_lease, new_task, opened, seed_caller, seed_task
+from tests.support.seeds import MODEL, TARIFF, end_lease, new_task, seed_caller, seed_task
 
 HOLDER = Holder(worker="w1", model=MODEL, lease_s=30.0)
 USAGE = Usage(prompt_tokens=10, cached_tokens=4, output_tokens=7)
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def caller(database: AsyncEngine) -> Caller:
-    return await seed_caller(database)
 
 
 async def read(database: AsyncEngine, new: NewTask) -> Task:

@@ -1,6 +1,5 @@
 """The queue's heads and counts, on a real Postgres."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -35,20 +34,9 @@ from storage.queue_heads import Group
 from storage.queue_tables import backlogs, queue_deltas
 from storage.records import Caller, Ending, NewTask
 from storage.tables import tasks, tenants
-from tests.support.seeds import MODEL, new_task, opened, seed_caller
+from tests.support.seeds import MODEL, new_task, seed_caller
 
 NOW = -1.0  # tasks of this very moment count as waiting
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def caller(database: AsyncEngine) -> Caller:
-    return await seed_caller(database)
 
 
 async def queued(

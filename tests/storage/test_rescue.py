@@ -1,9 +1,6 @@
 """The rescuer's tick on a real Postgres, with streams that are there and that are not."""
 
-from collections.abc import AsyncIterator
-
 import orjson
-import pytest
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -16,18 +13,7 @@ from services.cancel import cancel
 from services.look_up import look_up
 from storage.records import Caller, NewTask
 from storage.streams import Append, EventStreams
-from tests.support.seeds import MODEL, end_lease, opened, seed_caller, seed_task
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def caller(database: AsyncEngine) -> Caller:
-    return await seed_caller(database)
+from tests.support.seeds import MODEL, end_lease, seed_task
 
 
 async def lost_while_cancelling(database: AsyncEngine, caller: Caller) -> NewTask:

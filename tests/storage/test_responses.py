@@ -1,6 +1,5 @@
 """Responses on the real stores: what a deleted one said is gone, everywhere."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -16,18 +15,7 @@ from services.recall import delete_response, find_response, list_turns, read_exc
 from services.submit import submit
 from storage.records import Caller, NewResponse
 from storage.streams import EventStreams
-from tests.support.seeds import new_task, opened, seed_caller
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def caller(database: AsyncEngine) -> Caller:
-    return await seed_caller(database)
+from tests.support.seeds import new_task, seed_caller
 
 
 async def response(

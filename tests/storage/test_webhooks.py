@@ -33,20 +33,9 @@ from storage.batches import NewBatch
 from storage.idempotency import Earlier
 from storage.records import Caller, NewResponse
 from tests.support.receiver import Receiver
-from tests.support.seeds import new_task, opened, seed_caller
+from tests.support.seeds import new_task, seed_caller
 
 PEPPER = b"pepper"
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[AsyncEngine]:
-    async with opened(database_url) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def caller(database: AsyncEngine) -> Caller:
-    return await seed_caller(database)
 
 
 @asynccontextmanager
