@@ -175,10 +175,17 @@ def cancel_and_read_pending(consumer: Any) -> None:
 
 
 def restore_held(channel: Any) -> int:
-    """Put every held message back to its queue's head; the channel must consume no more."""
+    """Put every held message back to its queue's head; the channel must consume no more.
+
+    Without a broker the connection's error is raised, and the messages are the broker's to redeliver: kombu
+    would find them when the channel closes, and end the worker by an AssertionError.
+    """
     held = len(held_tags(channel))
     if held:
-        channel.qos.restore_unacked_once()
+        try:
+            channel.qos.restore_unacked_once()
+        finally:
+            channel.qos._delivered.clear()
     return held
 
 

@@ -11,6 +11,7 @@ from cli.client import Client, chat_body
 from core.lanes import Priority
 from tests.support.browser import CHROMIUM, browser
 from tests.support.stacks import ROOT, SharedStack
+from tests.support.waiting import eventually_async
 
 ARTIFACTS = ROOT / "tests" / "artifacts"
 PRIVATE = ("/", "/workers", "/tasks", "/broker", "/api/workers", "/api/tasks")
@@ -27,6 +28,17 @@ async def flower_listens(client: Client, stack: SharedStack) -> None:
             if (await flower.get("/api/tasks", params={"limit": 1})).json():
                 return
     raise AssertionError(f"Flower hears of no task\n{stack.tail()}")
+
+
+async def flower_knows_lanes(stack: SharedStack) -> None:
+    """It asks the workers for them when the stack starts, and waits some seconds for all answers."""
+    async with httpx.AsyncClient(base_url=stack.flower_url, auth=stack.flower_auth, timeout=30) as flower:
+
+        async def known() -> bool:
+            workers = (await flower.get("/api/workers")).json()
+            return any(worker.get("active_queues") for worker in workers.values())
+
+        await eventually_async(known, within_s=30, what="a worker's lanes in Flower")
 
 
 async def run_tasks(client: Client, stack: SharedStack, prompt: str) -> list[Task]:
@@ -78,6 +90,7 @@ async def test_flower_shows_workers_lanes_and_tasks_and_nothing_of_their_text(
         seen["task"] = await page.dom()
         keep("flower-task.png", await page.picture())
 
+        await flower_knows_lanes(stack)
         await page.open(f"{stack.flower_url}/broker")
         for lane in lanes:
             await page.row("table", lane)

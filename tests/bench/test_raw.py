@@ -97,6 +97,9 @@ async def test_answers_are_read_however_the_bytes_are_cut() -> None:
         def write(self, data: bytes) -> None:
             pass
 
+        def is_closing(self) -> bool:
+            return False
+
     for answer, status, body in ((whole, 200, chunk), (plain, 202, b"abcd")):
         for size in (1, 7, len(answer)):
             connection = Connection()

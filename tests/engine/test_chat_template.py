@@ -9,6 +9,7 @@ import pytest
 
 from runtime.chat_template import ModelTokenizer, TemplateError
 from tests.support.demo_model import demo_model
+from tests.support.engines import vllm_reader
 from workers.deterministic_output import make_model
 
 TOOL = {
@@ -115,22 +116,14 @@ def with_template(source: Path, folder: Path, template: str) -> Path:
 @pytest.mark.vllm
 @pytest.mark.parametrize("template", ["own", "rich"])
 async def test_token_ids_equal_those_of_vllm(template: str, tmp_path: Path) -> None:
-    from vllm import AsyncEngineArgs
-    from vllm.renderers import renderer_from_config
-
     from workers.vllm_params import _CHAT, _chat, _render_chat
 
     folder = demo_model() if template == "own" else with_template(demo_model(), tmp_path, RICH)
-    config = AsyncEngineArgs(model=str(folder), max_model_len=4096, enforce_eager=True).create_engine_config()
-
-    class Engine:
-        model_config = config.model_config
-        renderer = renderer_from_config(config)
-
+    engine = vllm_reader(folder)
     ours = ModelTokenizer(folder)
     for name, body in CONVERSATIONS.items():
         mine = ours.encode_chat(copy.deepcopy(body))
-        rendered, _ = await _render_chat(Engine, _chat(copy.deepcopy(body)), {})  # type: ignore[arg-type]
+        rendered, _ = await _render_chat(engine, _chat(copy.deepcopy(body)), {})
         theirs = rendered["prompt_token_ids"]
         assert mine == theirs, (name, ours.decode(mine, False), ours.decode(theirs, False))
     assert "tools" in _CHAT

@@ -9,7 +9,7 @@ import pytest
 
 from runtime.chat_template import ModelTokenizer
 from tests.support.demo_model import demo_model
-from tests.support.engines import COMPLETIONS, Result, chat, request, run
+from tests.support.engines import COMPLETIONS, Result, chat, request, run, vllm_reader
 from workers.engine import Delta, EngineUsage, Output
 
 pytestmark = pytest.mark.vllm
@@ -36,19 +36,11 @@ def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def read(thinking_model: Path) -> Read:
     """Read a text, some tokens at a time, as the answer to a chat with these fields."""
-    from vllm import AsyncEngineArgs
-    from vllm.renderers import renderer_from_config
-
     from workers.vllm_params import _chat
     from workers.vllm_parsing import ParserNames, Parsers, reasoning_tokens
 
-    config = AsyncEngineArgs(model=str(thinking_model), max_model_len=4096, enforce_eager=True)
-    vllm_config = config.create_engine_config()
+    engine = vllm_reader(thinking_model)
     tokenizer = ModelTokenizer(thinking_model)
-
-    class Engine:
-        model_config = vllm_config.model_config
-        renderer = renderer_from_config(vllm_config)
 
     def read(
         text: str,
@@ -60,7 +52,7 @@ def read(thinking_model: Path) -> Read:
         before: str = "",  # the end of the prompt
         **fields: Any,
     ) -> Result:
-        parsers = Parsers(Engine, ParserNames(tool, reasoning))  # type: ignore[arg-type]
+        parsers = Parsers(engine, ParserNames(tool, reasoning))
         wire = _chat({"messages": [{"role": "user", "content": "x"}], **fields})
         reading = parsers.of(wire, {})
         assert reading is not None

@@ -100,14 +100,19 @@ def test_publishing_works_again_after_a_cut_connection(lab: Lab, count: int) -> 
     assert lab.queued() == 2 * count
 
 
-def test_a_worker_drains_and_ends_while_the_broker_is_away(durable_lab: Lab) -> None:
+@pytest.mark.parametrize("first", ["the broker", "the worker"])
+def test_a_worker_drains_and_ends_while_the_broker_is_away(durable_lab: Lab, first: str) -> None:
+    """Told to stop before the broker goes, it learns that by the ack that fails."""
     lab = durable_lab
     worker = lab.start_worker(concurrency=2)
     running = lab.publish({"do": "hold"})
     lab.wait_event("started", running)
-    lab.server.stop()
+    if first == "the broker":
+        lab.server.stop()
     worker.send(signal.SIGTERM)
     lab.wait_event("draining")
+    if first == "the worker":
+        lab.server.stop()
     lab.release(running)
     lab.wait_event("finished", running)
     assert worker.exit_code() == 0

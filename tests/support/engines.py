@@ -1,10 +1,14 @@
 """What engine tests ask of an engine, and what came back."""
 
 import copy
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from workers.accounts import Account
 from workers.engine import Engine, EngineUsage, GenerateRequest, Output
@@ -13,6 +17,20 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 QUESTION = "What is the capital of France?"
 _numbers = count(1)
+
+
+def vllm_reader(folder: Path) -> Any:
+    """What of a vLLM engine reads prompts and answers, without its processes.
+
+    Configuring vLLM sets LD_PRELOAD and more in the environment, which engines started later would get.
+    """
+    from vllm import AsyncEngineArgs
+    from vllm.renderers import renderer_from_config
+
+    with patch.dict(os.environ):
+        arguments = AsyncEngineArgs(model=str(folder), max_model_len=4096, enforce_eager=True)
+        config = arguments.create_engine_config()
+        return SimpleNamespace(model_config=config.model_config, renderer=renderer_from_config(config))
 
 
 def chat(content: Any = QUESTION, **fields: Any) -> dict[str, Any]:
