@@ -15,8 +15,6 @@ from typing import Any
 
 import orjson
 from redis import Redis
-from sqlalchemy import make_url
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from bench import machine
 from bench.client import Connection, Load
@@ -29,6 +27,8 @@ from core.lanes import Lane, LengthClass, Priority
 from core.pricing import Usage
 from core.states import TaskState
 from runtime.chat_template import ModelTokenizer
+from runtime.resources import open_database
+from runtime.settings import Settings
 from services.attempt import Holder, claim, settle
 from services.workers import describe_worker
 from storage.presence import WorkerRow
@@ -38,6 +38,7 @@ NAME = "depth"
 MODEL = "bench-depth"
 WORKER = "bench-depth"
 SLOTS = 64
+_STORES = ("database_url", "broker_url", "streams_url", "key_pepper")
 
 _FILL = """
 WITH one AS (SELECT * FROM tasks WHERE model = %s AND state = 'queued' ORDER BY id LIMIT 1),
@@ -90,8 +91,7 @@ class Worker:
     """The benchmark as the model's worker."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        url = make_url(environment["HEADRACE_DATABASE_URL"]).set(drivername="postgresql+asyncpg")
-        self.database: AsyncEngine = create_async_engine(url)
+        self.database = open_database(_settings(environment), name="bench", plan_once=True)
         self.redis = Redis.from_url(environment["HEADRACE_BROKER_URL"])
         self._prefix = f"{environment.get('HEADRACE_KEY_PREFIX', 'hr')}:q:"
         self._holder = Holder(WORKER, MODEL, 30.0)
@@ -126,6 +126,11 @@ class Worker:
     def memory(self) -> int:
         """What the server uses."""
         return int(self.redis.info("memory")["used_memory"])
+
+
+def _settings(environment: Mapping[str, str]) -> Settings:
+    """Those of the stack; this process has others."""
+    return Settings.model_validate({name: environment[f"HEADRACE_{name.upper()}"] for name in _STORES})
 
 
 async def _connect(address: Mapping[str, Any]) -> Connection:

@@ -20,8 +20,15 @@ from storage.credit import Credit
 from storage.streams import EventStreams
 
 
-def open_database(settings: Settings, *, name: str) -> AsyncEngine:
-    """A pool of connections; `name` is what Postgres shows for them. Connects at first use."""
+def open_database(settings: Settings, *, name: str, plan_once: bool = False) -> AsyncEngine:
+    """A pool of connections; `name` is what Postgres shows for them. Connects at first use.
+
+    `plan_once`: for statements that take rows by id, whose plan does not depend on which and how many. Postgres
+    takes ids in an array for ten, and plans again for one: 1.2 ms a claim, which itself takes 0.6.
+    """
+    server_settings = {"application_name": f"headrace {name}", "jit": "off"}
+    if plan_once:
+        server_settings["plan_cache_mode"] = "force_generic_plan"
     url = make_url(settings.database_url.get_secret_value()).set(drivername="postgresql+asyncpg")
     engine = create_async_engine(
         url,
@@ -31,7 +38,7 @@ def open_database(settings: Settings, *, name: str) -> AsyncEngine:
         connect_args={
             "timeout": 5,
             "command_timeout": 30,
-            "server_settings": {"application_name": f"headrace {name}", "jit": "off"},
+            "server_settings": server_settings,
         },
         json_serializer=lambda value: orjson.dumps(value).decode(),
         json_deserializer=orjson.loads,

@@ -59,7 +59,7 @@ class Worker:
     async def start(self) -> None:
         """Load the engine and open the stores; nothing is consumed before this ended."""
         settings = self._settings
-        self._database = open_database(settings, name="worker")
+        self._database = open_database(settings, name="worker", plan_once=True)
         self._redis = open_redis(settings)
         model = await find_model(self._database, settings.model)
         self._engine = FanOut(build_engine(settings, model))

@@ -1,5 +1,6 @@
 """The pool of connections to Postgres."""
 
+import pytest
 import sqlalchemy as sa
 from pydantic import SecretStr
 
@@ -39,3 +40,22 @@ async def test_connections_that_the_server_closed_cost_no_statement(database_url
         for connection in (first, second):
             assert (await connection.execute(sa.text("SELECT 1"))).scalar_one() == 1
     await database.dispose()
+
+
+@pytest.mark.parametrize("plan_once", [False, True])
+async def test_statements_by_id_are_planned_once_where_that_is_asked_for(
+    database_url: str, plan_once: bool
+) -> None:
+    database = open_database(settings_of(database_url), name="test", plan_once=plan_once)
+    statement = sa.text("SELECT id FROM tasks WHERE id = ANY(:ids)").bindparams(
+        sa.bindparam("ids", type_=sa.ARRAY(sa.Text))
+    )
+    plans = sa.text(
+        "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE 'SELECT id FROM tasks%'"
+    )
+    async with autocommit(database) as connection:
+        for _ in range(3):
+            await connection.execute(statement, {"ids": ["task_1"]})
+        generic, custom = (await connection.execute(plans)).one()
+    await database.dispose()
+    assert (generic, custom) == ((3, 0) if plan_once else (0, 3))
