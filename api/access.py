@@ -56,5 +56,5 @@ class AccessCache:
                 del self._known[name]
             raise
         if access is not None:
-            self.uses.note(access.caller.key_id)
+            self.uses.note(access.key_id)
         return access

@@ -60,7 +60,7 @@ def _read_current(admin: Admin) -> Current:
     for key in admin.list("/keys", in_force=True, order="asc"):
         if key["replaced_by"] is None:  # its successor is what the name stands for
             keys[names[key["tenant_id"]], key["name"]] = key
-    key_names: dict[str | None, str | None] = {key["id"]: name for (_, name), key in keys.items()}
+    key_names: dict[str | None, str | None] = {key["first_id"]: name for (_, name), key in keys.items()}
     key_names[None] = None
     # of a key out of force nothing is wanted, and what limits it limits nobody
     limits = [one for one in admin.list("/limits") if one["key_id"] in key_names]

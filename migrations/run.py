@@ -9,8 +9,10 @@ from alembic.config import Config
 _ADVISORY_LOCK = 0x68656164726163  # "headrac": one migration at a time per database
 
 
-def upgrade(database_url: str, *, lock_timeout_s: float = 10.0, statement_timeout_s: float = 300.0) -> None:
-    """Run all missing migrations; `database_url` as in settings (postgresql://…).
+def upgrade(
+    database_url: str, *, lock_timeout_s: float = 10.0, statement_timeout_s: float = 300.0, to: str = "head"
+) -> None:
+    """Run all missing migrations, or those `to` a revision; `database_url` as in settings (postgresql://…).
 
     Raises: sqlalchemy.exc.OperationalError when Postgres can't be reached or a timeout runs out.
     """
@@ -26,7 +28,7 @@ def upgrade(database_url: str, *, lock_timeout_s: float = 10.0, statement_timeou
             connection.execute(sa.text(f"SET statement_timeout = '{int(statement_timeout_s * 1000)}ms'"))
             connection.commit()
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            command.upgrade(config, to)
             connection.commit()
             connection.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": _ADVISORY_LOCK})
             connection.commit()

@@ -26,6 +26,7 @@ class Access:
 
     caller: Caller
     models: dict[str, Model]  # with the grants' limits
+    key_id: str = ""  # the one used; the caller's is that of its first rotation
     scopes: frozenset[Scope] = frozenset()
     name: str = ""  # of the key, for people
     disabled: bool = False  # its tenant is: nothing is open to it
@@ -50,11 +51,12 @@ async def authenticate(database: AsyncEngine, key_text: str, pepper: bytes) -> A
         if not keys.matches(key_text, pepper, stored.digest if stored else _NOBODYS) or stored is None:
             return None
         models = await registry.granted_models(connection, stored.tenant_id)
-        rates = await limits.limits_of(connection, stored.tenant_id, stored.id)
-        standings, prices = await _budgets_of(connection, stored.tenant_id, stored.id, models)
+        rates = await limits.limits_of(connection, stored.tenant_id, stored.first_id)
+        standings, prices = await _budgets_of(connection, stored.tenant_id, stored.first_id, models)
     return Access(
-        Caller(stored.id, stored.tenant_id, stored.tenant_class),
+        Caller(stored.first_id, stored.tenant_id, stored.tenant_class),
         {model.name: model for model in models},
+        stored.id,
         stored.scopes,
         f"{lookup} ({stored.name})",
         stored.tenant_disabled,

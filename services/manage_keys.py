@@ -34,6 +34,7 @@ async def _insert(
     name: str,
     scopes: Iterable[Scope],
     expires_at: datetime | None,
+    first_id: str | None = None,
 ) -> tuple[ApiKey, str]:
     key = make_key(secrets.token_bytes(44), pepper)
     stored = await identities.insert_key(
@@ -45,6 +46,7 @@ async def _insert(
         digest=key.digest,
         scopes=scopes,
         expires_at=expires_at,
+        first_id=first_id,
     )
     return stored, key.text
 
@@ -97,7 +99,8 @@ async def rotate_key(
 ) -> tuple[ApiKey, str]:
     """Make a key that takes another's place, which ends after the overlap; return the new one and its text.
 
-    It has the same name and scopes, and the same time to live. Raises: MissingError, ConflictError.
+    It has the same name and scopes, and the same time to live; limits and budgets of the one are those of the other,
+    and what was spent of them. Raises: MissingError, ConflictError.
     """
     async with changing(database, actor) as change:
         connection = change.connection
@@ -106,7 +109,13 @@ async def rotate_key(
             what = "revoked" if old.revoked_at is not None else f"rotated into {old.replaced_by}"
             raise ConflictError("key_not_in_force", f"The key was {what}.")
         stored, text = await _insert(
-            connection, pepper, tenant_id=old.tenant_id, name=old.name, scopes=old.scopes, expires_at=None
+            connection,
+            pepper,
+            tenant_id=old.tenant_id,
+            name=old.name,
+            scopes=old.scopes,
+            expires_at=None,
+            first_id=old.first_id,
         )
         if old.expires_at is not None:
             lifetime = old.expires_at - old.created_at

@@ -15,7 +15,10 @@ from storage.paging import Page
 
 
 async def require_owner(connection: AsyncConnection, tenant: str, key: str | None) -> tuple[str, str | None]:
-    """Find a tenant and one of its keys; return their ids. Raises: MissingError, ConflictError."""
+    """Find a tenant and one of its keys; return the tenant's id and the key's first.
+
+    Raises: MissingError, ConflictError.
+    """
     owner = await require_tenant(connection, tenant)
     if key is None:
         return owner.id, None
@@ -24,7 +27,7 @@ async def require_owner(connection: AsyncConnection, tenant: str, key: str | Non
         raise MissingError("key", key)
     if found.tenant_id != owner.id:
         raise ConflictError("key_of_another_tenant", f"The key {key!r} is not one of {owner.name}'s.")
-    return owner.id, found.id
+    return owner.id, found.first_id
 
 
 async def put_limit(

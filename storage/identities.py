@@ -24,6 +24,7 @@ class StoredKey:
     name: str
     tenant_disabled: bool
     tenant_class: str
+    first_id: str  # as of `ApiKey`
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class ApiKey:
     revoked_at: datetime | None
     last_used_at: datetime | None  # to the minute
     replaced_by: str | None  # the key that its rotation made
+    first_id: str  # the key whose rotations led to this one, or itself: limits, budgets, tasks, charges are under it
 
 
 _COLUMNS = [column for column in api_keys.c if column.name != "digest"]
@@ -61,6 +63,7 @@ def _of(row: Any) -> ApiKey:
         revoked_at=row.revoked_at,
         last_used_at=row.last_used_at,
         replaced_by=row.replaced_by,
+        first_id=row.first_id or row.id,
     )
 
 
@@ -74,8 +77,12 @@ async def insert_key(
     digest: bytes,
     scopes: Iterable[Scope],
     expires_at: datetime | None = None,
+    first_id: str | None = None,
 ) -> ApiKey:
-    """Store a key. Raises: IntegrityError when the lookup prefix is taken."""
+    """Store a key; `first_id`: of one that it takes the place of.
+
+    Raises: IntegrityError when the lookup prefix is taken.
+    """
     query = api_keys.insert().values(
         id=key_id,
         tenant_id=tenant_id,
@@ -84,6 +91,7 @@ async def insert_key(
         digest=digest,
         scopes=sorted(scopes),
         expires_at=expires_at,
+        first_id=first_id,
     )
     return _of((await connection.execute(query.returning(*_COLUMNS))).one())
 
@@ -99,6 +107,7 @@ async def find_key(connection: AsyncConnection, lookup: str) -> StoredKey | None
             api_keys.c.name,
             tenants.c.disabled_at.is_not(None).label("tenant_disabled"),
             tenants.c["class"].label("tenant_class"),
+            api_keys.c.first_id,
         )
         .join(tenants, tenants.c.id == api_keys.c.tenant_id)
         .where(api_keys.c.lookup == lookup, _IN_FORCE)
@@ -108,7 +117,14 @@ async def find_key(connection: AsyncConnection, lookup: str) -> StoredKey | None
         return None
     scopes = frozenset(map(Scope, row.scopes))
     return StoredKey(
-        row.id, row.tenant_id, row.digest, scopes, row.name, row.tenant_disabled, row.tenant_class
+        id=row.id,
+        tenant_id=row.tenant_id,
+        digest=row.digest,
+        scopes=scopes,
+        name=row.name,
+        tenant_disabled=row.tenant_disabled,
+        tenant_class=row.tenant_class,
+        first_id=row.first_id or row.id,
     )
 
 

@@ -82,6 +82,7 @@ api_keys = sa.Table(
     sa.Column("scopes", sa.ARRAY(sa.Text), nullable=False, server_default=sa.text(array_of(USUAL))),
     sa.Column("last_used_at", sa.TIMESTAMP(True)),  # to the minute
     sa.Column("replaced_by", sa.Text),  # the key that its rotation made
+    sa.Column("first_id", sa.Text),  # the key whose rotations led to this one; null: none did
     sa.CheckConstraint(f"scopes <> '{{}}' AND scopes <@ {array_of(Scope)}", name="scopes"),
 )
 

@@ -23,7 +23,7 @@ def admin_router() -> APIRouter:
 
 
 def _actor(request: Request, access: Admin) -> Actor:
-    return Actor(access.name, access.caller.key_id, request.state.request_id)
+    return Actor(access.name, access.key_id, request.state.request_id)
 
 
 Administrator = Annotated[Actor, Depends(_actor)]

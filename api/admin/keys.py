@@ -37,6 +37,7 @@ def _object(key: ApiKey, text: str | None = None) -> dict[str, Any]:
         "revoked_at": seconds_of(key.revoked_at),
         "last_used_at": seconds_of(key.last_used_at),
         "replaced_by": key.replaced_by,
+        "first_id": key.first_id,
     }
 
 

@@ -15,6 +15,7 @@ from api.access import AccessCache
 from api.app import create_app
 from api.aside import Aside
 from core import keys
+from services.authenticate import authenticate
 from tests.security.seeds import World
 from tests.support.seeds import PEPPER, opened
 from tests.support.waiting import eventually_async
@@ -120,6 +121,27 @@ async def test_a_rotated_key_opens_until_the_overlap_is_over_and_its_successor_a
     assert await status_of(http, new["key"]) == 200
     again = await admin(world, "POST", f"/keys/{old['id']}/rotate", {}, 409)
     assert "error" in again
+
+
+async def test_a_rotated_key_leaves_its_limits_and_budgets_to_its_successor(world: World) -> None:
+    old = await new_key(world, "limited")
+    owned = {"tenant": "owner", "key": old["prefix"]}
+    limit = await admin(world, "PUT", "/limits", {**owned, "requests_per_minute": 7})
+    budget = await admin(world, "PUT", "/budgets", {**owned, "period": "month", "hard_usd_micros": 11})
+    new = await admin(world, "POST", f"/keys/{old['prefix']}/rotate", {"overlap_s": 60}, 201)
+    newest = await admin(world, "POST", f"/keys/{new['prefix']}/rotate", {"overlap_s": 60}, 201)
+    found = [await authenticate(world.database, str(key["key"]), PEPPER) for key in (old, new, newest)]
+    accesses = [access for access in found if access is not None]
+    assert [access.key_id for access in accesses] == [old["id"], new["id"], newest["id"]]
+    assert {access.caller.key_id for access in accesses} == {old["id"]}  # what it submits is charged to one
+    for access in accesses:
+        assert 7 in [one.requests_per_minute for one in access.limits]
+        assert [one.hard_usd_micros for one in access.budgets] == [11]
+    changed = {"tenant": "owner", "key": newest["prefix"]}
+    again = await admin(world, "PUT", "/limits", {**changed, "requests_per_minute": 8})
+    assert again["id"] == limit["id"]
+    again = await admin(world, "PUT", "/budgets", {**changed, "period": "month", "hard_usd_micros": 12})
+    assert again["id"] == budget["id"]
 
 
 async def test_of_a_key_nothing_is_stored_or_told_that_it_could_be_made_of(world: World) -> None:
