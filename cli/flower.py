@@ -2,10 +2,7 @@
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
-
-import httpx
 
 from cli.stack.ports import LOOPBACK
 
@@ -14,7 +11,6 @@ PASSWORD_VARIABLE = "HEADRACE_FLOWER_PASSWORD"
 
 _MAX_TASKS = 10_000  # Flower keeps tasks in memory, 7 KiB each; its own limit would take 0.7 GB
 _COLUMNS = "name,state,worker,uuid,received,runtime"  # the widest last: a narrow window cuts those off
-_ANSWER_WITHIN_MS = 5000  # Flower asks once, in the background: a busy worker that is late has no lanes there
 _GONE_AFTER_S = 300  # a restarted worker has another name: the old one is shown as offline for this long
 
 
@@ -25,15 +21,8 @@ def run(port: int, password_file: Path | None, *, host: str = LOOPBACK, writable
         sys.exit(f"headrace flower: needs a password: --password-file or {PASSWORD_VARIABLE}")
     # By the environment: every local user can read a command line.
     environment = {**os.environ, "FLOWER_BASIC_AUTH": f"{USER}:{password}"}
-    words = ["-P", "-m", "celery", "-A", "runtime.celery_app", "flower"]
+    words = ["-P", "-m", "cli.flower_process", "-A", "runtime.celery_app", "flower"]
     words += [f"--address={host}", f"--port={port}", f"--max_tasks={_MAX_TASKS}"]
-    words += [f"--purge_offline_workers={_GONE_AFTER_S}", f"--inspect_timeout={_ANSWER_WITHIN_MS}"]
+    words += [f"--purge_offline_workers={_GONE_AFTER_S}"]
     words += [f"--tasks_columns={_COLUMNS}", f"--read_only={not writable}"]
     os.execve(sys.executable, [sys.executable, *words], environment)
-
-
-async def look_again(url: str, auth: tuple[str, str]) -> None:
-    """Have a Flower ask the workers for their lanes: by itself it does so once, before any is ready."""
-    with suppress(httpx.HTTPError):  # only its broker page is the poorer
-        async with httpx.AsyncClient(auth=auth, timeout=5, trust_env=False) as client:
-            await client.get(f"{url}/workers", params={"refresh": "1"})

@@ -159,7 +159,6 @@ class LocalStack:
         ]
         await _together(*map(self._start_child, children))
         await asyncio.to_thread(_send_events, valkey.url_of(0), self.run.environment)
-        await flower.look_again(self.run.flower_url, self.run.flower_auth)
         self.run.ready = True
         self._children_changed()
 

@@ -31,7 +31,7 @@ async def flower_listens(client: Client, stack: SharedStack) -> None:
 
 
 async def flower_knows_lanes(stack: SharedStack) -> None:
-    """It asks the workers for them when the stack starts, and waits some seconds for all answers."""
+    """It asks the workers for them every ten seconds."""
     async with httpx.AsyncClient(base_url=stack.flower_url, auth=stack.flower_auth, timeout=30) as flower:
 
         async def known() -> bool:
