@@ -10,7 +10,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +25,43 @@ from runtime.chat_template import ModelTokenizer
 
 NAME = "batch"
 PREFIXES = 16
-KV_TOKENS = 6144  # of the cache, so that 16 prefixes do not fit: on a real machine they are longer
 KV_BYTES_PER_TOKEN = 23_040  # the demo model's
-POLL_S = 0.1
+POLL_S = 0.25  # each one costs CPU time that the engine wants
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How much is run."""
 
-    requests: int  # a run
-    output_tokens: int
+    requests: int  # of a run of throughput
+    output_tokens: tuple[int, int]  # fewest and most: answers differ in length
     pairs: int
+    slots: int
+    kv_tokens: int
     lines_a_prefix: int
     prefix_tokens: int
     prefix_output_tokens: int
     prefix_pairs: int
-    slots: int
+    prefix_slots: int
+    prefix_kv_tokens: int  # 16 prefixes do not fit: on a real machine they are longer
+
+    def settings(self, slots: int, kv_tokens: int) -> dict[str, str]:
+        """Those of a stack that has only batch work, as the other arm has."""
+        return {
+            "HEADRACE_MAX_NUM_SEQS": str(slots),
+            "HEADRACE_KV_CACHE_BYTES": str(kv_tokens * KV_BYTES_PER_TOKEN),
+            "HEADRACE_RESERVED_SLOTS": "0",
+        }
 
 
-FULL = Plan(128, 48, 2, 3, 640, 4, 2, 32)
-QUICK = Plan(32, 8, 1, 2, 640, 4, 1, 32)
+FULL = Plan(128, (32, 224), 2, 32, 16_384, 5, 1024, 4, 2, 4, 5120)
+QUICK = Plan(32, (4, 12), 1, 32, 16_384, 2, 1024, 4, 1, 4, 5120)
 
 
 class Arms:
-    """All of them, ready to run."""
+    """All of them, ready to run; without an `offline` engine only ours."""
 
-    def __init__(self, stack: Stack, offline: Peer) -> None:
+    def __init__(self, stack: Stack, offline: Peer | None = None) -> None:
         self._stack, self._offline = stack, offline
         address = stack.address
         self._http = httpx.Client(
@@ -63,14 +73,17 @@ class Arms:
         self._tokenizer = ModelTokenizer(stack.model_path)
         self._files: dict[str, str] = {}
 
-    def questions(self, file: Path, count: int, output_tokens: int) -> list[dict[str, Any]]:
-        """The first GSM8K questions."""
+    def questions(self, file: Path, count: int, output_tokens: tuple[int, int]) -> list[dict[str, Any]]:
+        """The first GSM8K questions, each with an answer of a random length."""
+        chance = random.Random("lengths")
         lines = file.read_text().splitlines()[:count]
         if len(lines) < count:
             raise ValueError(f"{file} has only {len(lines)} prompts")
         return [
             body(
-                self._stack.model, [{"role": "user", "content": json.loads(line)["question"]}], output_tokens
+                self._stack.model,
+                [{"role": "user", "content": json.loads(line)["question"]}],
+                chance.randint(*output_tokens),
             )
             for line in lines
         ]
@@ -95,6 +108,7 @@ class Arms:
 
     def offline(self, bodies: list[dict[str, Any]]) -> dict[str, Any]:
         """Run vLLM's own."""
+        assert self._offline is not None
         answer = self._offline.ask(do="run", bodies=bodies)
         return _run("offline", answer["tokens"], answer["wall_s"], bodies)
 
@@ -155,24 +169,26 @@ def bench(*, quick: bool, engine: str, say: Callable[[str], None], data: Path | 
     if data is None or not prompts.is_file():
         raise ValueError("needs --data, a folder that holds gsm8k_prompts.jsonl")
     plan = QUICK if quick else FULL
-    settings = {
-        "HEADRACE_MAX_NUM_SEQS": str(plan.slots),
-        "HEADRACE_KV_CACHE_BYTES": str(KV_TOKENS * KV_BYTES_PER_TOKEN),
-        "HEADRACE_RESERVED_SLOTS": "0",  # nobody but the batch is there, as in the other arm
-    }
     say("starting the stack")
-    with Stack(engine, settings) as stack:
+    with Stack(engine, plan.settings(plan.slots, plan.kv_tokens)) as stack:
         say("starting vLLM's offline engine")
         with Peer("bench.offline_engine", log=stack.logs / "bench.log", env=stack.environment) as offline:
             about = offline.ask(do="hello")
-            return _measure(plan, Arms(stack, offline), prompts, about, say)
+            runs = _throughput(plan, Arms(stack, offline), prompts, say)
+    say("starting a stack with a small cache")
+    with Stack(engine, plan.settings(plan.prefix_slots, plan.prefix_kv_tokens)) as stack:
+        orders = _orders(plan, Arms(stack), prompts, say)
+    return Result(
+        bench=NAME,
+        machine=machine.describe(),
+        rows=rows(plan, runs, orders, about["engine"]),
+        arms={"plan": asdict(plan), "engine": about, "runs": runs, "order_runs": orders},
+    )
 
 
-def _measure(
-    plan: Plan, arms: Arms, prompts: Path, about: dict[str, Any], say: Callable[[str], None]
-) -> Result:
+def _throughput(plan: Plan, arms: Arms, prompts: Path, say: Callable[[str], None]) -> list[dict[str, Any]]:
     say("warming up")
-    warm_up = arms.questions(prompts, plan.slots, 4)
+    warm_up = arms.questions(prompts, plan.slots, (4, 4))
     arms.offline(warm_up)
     arms.batch("warm-up", warm_up)
     runs = list[dict[str, Any]]()
@@ -180,17 +196,18 @@ def _measure(
     for arm in interleaved("offline", "batch", plan.pairs):
         runs.append(arms.offline(questions) if arm == "offline" else arms.batch("batch", questions))
         say(f"{arm}: {runs[-1]['tokens_per_s']:.1f} tokens/s")
+    return runs
+
+
+def _orders(plan: Plan, arms: Arms, prompts: Path, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    say("warming up")
+    arms.batch("warm-up", arms.questions(prompts, plan.prefix_slots, (4, 4)))
     orders = list[dict[str, Any]]()
     for number, order in enumerate(interleaved("file", "prefix", plan.prefix_pairs)):
         # each run has prefixes that no earlier one left in the cache
         orders.append(arms.batch(order, arms.shared(plan, ("order", number)), order))
         say(f"{order}: {orders[-1]['requests_per_s']:.2f} requests/s, {orders[-1]['cached_tokens']} cached")
-    return Result(
-        bench=NAME,
-        machine=machine.describe(),
-        rows=rows(plan, runs, orders, about["engine"]),
-        arms={"engine": about, "runs": runs, "order_runs": orders},
-    )
+    return orders
 
 
 def rows(
@@ -200,15 +217,16 @@ def rows(
     kind = "" if engine == "vllm" else f"{engine} engine, no model: says nothing about the product; "
     throughput = paired([one["arm"] for one in runs], [one["tokens_per_s"] for one in runs], "offline")
     order = paired([one["arm"] for one in orders], [one["requests_per_s"] for one in orders], "file")
-    scale = f"{plan.slots} slots, KV cache of {KV_TOKENS} tokens"
+    least, most = plan.output_tokens
     return [
         row(
             "throughput_ratio",
             throughput,
             "ratio",
             "≥ 0.97",
-            f"{kind}{plan.pairs} pairs, the first {plan.requests} GSM8K prompts, {plan.output_tokens} out, {scale}; "
-            "ours from POST /v1/batches to completed, theirs LLM.generate from messages to outputs",
+            f"{kind}{plan.pairs} pairs, the first {plan.requests} GSM8K prompts, {least} to {most} out, "
+            f"{plan.slots} slots, KV cache of {plan.kv_tokens} tokens; ours from POST /v1/batches to completed, "
+            "theirs LLM.generate from messages to outputs",
         ),
         row(
             "prefix_sorted_ratio",
@@ -216,6 +234,7 @@ def rows(
             "ratio",
             "≥ 1.2",
             f"{kind}{plan.prefix_pairs} pairs, {PREFIXES} prefixes of {plan.prefix_tokens} tokens × "
-            f"{plan.lines_a_prefix} lines, shuffled, {plan.prefix_output_tokens} out, {scale}; both arms ours",
+            f"{plan.lines_a_prefix} lines, shuffled, {plan.prefix_output_tokens} out, "
+            f"{plan.prefix_slots} slots, KV cache of {plan.prefix_kv_tokens} tokens; both arms ours",
         ),
     ]

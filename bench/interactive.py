@@ -56,7 +56,7 @@ class Run:
     waits_s: list[float]  # of people, from the moment they came to their first text
     batch_rate: float  # tokens a second
     people_rate: float
-    step_s: float | None  # median time between two chunks of a batch task
+    step_s: float | None  # median time between two chunks of a person's answer, which are sent token by token
 
     @property
     def p99_s(self) -> float:
@@ -68,7 +68,7 @@ def measured(arm: str, answer: Mapping[str, Any], begin_s: float, end_s: float) 
     """Make figures of what the client saw between two moments of a run. Pure."""
     gaps = [
         later - before
-        for one in answer["batch"]
+        for one in answer["people"]
         for before, later in pairwise(one["chunks_s"])
         if begin_s <= before and later <= end_s
     ]
@@ -226,5 +226,5 @@ def rows(plan: Plan, rounds: Sequence[Mapping[str, Run]], engine: str) -> list[R
 def _step_s(one: Mapping[str, Run]) -> float:
     step_s = one["ours"].step_s
     if not step_s:
-        raise ValueError("no batch task had two chunks: nothing to measure a step by")
+        raise ValueError("no answer had two chunks: nothing to measure a step by")
     return step_s

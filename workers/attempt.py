@@ -15,6 +15,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from core.failures import RULES, Failure
+from core.lanes import Priority
 from core.pricing import cost_usd_micros
 from core.resume import restart_reason
 from core.states import TaskState
@@ -40,6 +41,7 @@ from workers.session import Session
 log = structlog.get_logger()
 _RETRY_S = 0.5
 _WRITTEN_S = 1.0
+_BATCH_TOKENS = 8  # taken from the engine at once: nobody waits for each, and each costs a wake-up
 
 
 class _Rejected(Exception):
@@ -246,6 +248,7 @@ class Attempt:
             cache_salt=self.claim.tenant_id,  # who shares a prefix could otherwise be told by the time it takes
             account=self._account,
             priority=self.claim.lane.priority.rank,
+            tokens_at_once=_BATCH_TOKENS if self.claim.lane.priority is Priority.BATCH else 1,
         )
         try:
             self._lending.offer(progress, self._delivery.flush)

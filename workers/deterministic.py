@@ -51,11 +51,13 @@ class _Running:
 
     __slots__ = (
         *("account", "admitted_at", "choices", "error", "first_at", "prompt"),
-        *("priority", "queued_at", "ready", "stamped", "wake"),
+        *("priority", "queued_at", "ready", "stamped", "tokens_at_once", "wake"),
     )
 
-    def __init__(self, choices: Sequence[Choice], prompt: int, account: Account, priority: int) -> None:
-        self.choices, self.prompt, self.account, self.priority = choices, prompt, account, priority
+    def __init__(self, choices: Sequence[Choice], prompt: int, request: GenerateRequest) -> None:
+        self.choices, self.prompt = choices, prompt
+        self.account, self.priority = request.account, request.priority
+        self.tokens_at_once = 1 if bodies.stops(request.body) else request.tokens_at_once
         self.ready: dict[int, Delta] = {}
         self.wake = asyncio.Event()
         self.error: Exception | None = None
@@ -80,7 +82,10 @@ class _Running:
                 delta.stop_reason,
             )
         self.ready[delta.index] = delta
-        self.wake.set()
+        choice = self.choices[delta.index]
+        first = choice.made - choice.emitted <= len(delta.token_ids)
+        if first or delta.finish_reason is not None or len(delta.token_ids) >= self.tokens_at_once:
+            self.wake.set()
 
     def fail(self, error: Exception) -> None:
         self.error = error
@@ -245,7 +250,7 @@ class DeterministicEngine:
             Choice(self._words, index, prompt, body, limit=limit, emitted=emitted, top=top)
             for index in range(bodies.choices(body))
         ]
-        running = _Running(choices, len(prompt), request.account, request.priority)
+        running = _Running(choices, len(prompt), request)
         running.stamped = STAMP in str(body[field])
         self.accounts.begin(request.account, len(prompt) + len(emitted), now_us())
         behind = [at for at, (_, other) in enumerate(self._waiting) if other.priority <= request.priority]

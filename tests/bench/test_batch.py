@@ -23,8 +23,11 @@ def test_rows_are_ratios_of_neighbouring_runs_and_say_every_scale_down() -> None
         True,
     )
     assert (sorted_.name, sorted_.value, sorted_.met) == ("prefix_sorted_ratio", 1.75, True)
-    for row in (ours, sorted_):
-        assert f"{batch.FULL.slots} slots" in row.note and str(batch.KV_TOKENS) in row.note
+    for row, slots, tokens in (
+        (ours, batch.FULL.slots, batch.FULL.kv_tokens),
+        (sorted_, batch.FULL.prefix_slots, batch.FULL.prefix_kv_tokens),
+    ):
+        assert f"{slots} slots, KV cache of {tokens} tokens" in row.note
     assert "no model" in batch.rows(batch.FULL, throughput, order, "deterministic")[0].note
 
 

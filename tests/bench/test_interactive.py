@@ -53,7 +53,7 @@ def test_only_what_lies_in_the_window_is_measured() -> None:
         ],
     }
     run = measured("ours", answer, 1.0, 3.0)
-    assert run == Run("ours", [0.25], 10.0, 3.0, 1.0)
+    assert run == Run("ours", [0.25], 10.0, 3.0, 0.75)
 
 
 def test_people_come_at_random_at_the_rate_asked_for_and_at_the_same_moments_again() -> None:

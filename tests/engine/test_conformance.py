@@ -154,6 +154,26 @@ async def test_completion_logprobs_have_the_shape_of_chat_ones(engine: Engine) -
     assert [len(item["top_logprobs"]) for item in result.only.logprobs] == [2, 2, 2]
 
 
+@pytest.mark.parametrize("n", [1, 2])
+async def test_tokens_come_several_at_once_but_for_the_first_and_the_last(engine: Engine, n: int) -> None:
+    body = chat(ignore_eos=True, n=n, temperature=0.0 if n == 1 else 0.7, seed=5)
+    one_by_one = await run(engine, request(body, max_tokens=20))
+    result = await run(engine, request(body, max_tokens=20, tokens_at_once=8))
+    for index in range(n):
+        sizes = [len(d.token_ids) for item in result.outputs for d in item.deltas if d.index == index]
+        assert sum(sizes) == 20 and all(size >= 8 for size in sizes[1:-1]), sizes
+        assert len(sizes) <= 4, sizes  # 1, 8, 8 and 3, or fewer to a slow consumer
+    assert [one.text for one in result.choices.values()] == [one.text for one in one_by_one.choices.values()]
+
+
+async def test_a_stop_string_is_looked_for_at_every_token(engine: Engine) -> None:
+    whole = await run(engine, request(chat(), max_tokens=24))
+    stop = whole.only.text[5:10]
+    result = await run(engine, request(chat(stop=stop), max_tokens=24, tokens_at_once=24))
+    assert result.only.text == whole.only.text.partition(stop)[0]
+    assert result.usage.output_tokens < whole.usage.output_tokens
+
+
 async def test_an_aborted_stream_ends_with_abort(engine: Engine) -> None:
     given = request(chat(ignore_eos=True), max_tokens=900)
     result = Result()
