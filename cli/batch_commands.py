@@ -1,6 +1,5 @@
 """`headrace batch …`: one function per subcommand, over HTTP."""
 
-import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.interrupt import run_until_interrupted
 from cli.target import LOCAL, Api, Data, Key, NoTargetError, find_target
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _with_client(
             return await work(client)
 
     try:
-        return asyncio.run(main())
+        return run_until_interrupted(main())
     except (ClientError, NoTargetError) as error:
         typer.echo(f"headrace batch: {error}", err=True)
         return 1

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from cli.interrupt import run_until_interrupted
 from core.lanes import LengthClass, Priority
 from core.pace import Pace
 from core.waits import ModelBacklog, wait_s
@@ -40,7 +41,7 @@ def queue(
             await database.dispose()
 
     try:
-        asyncio.run(run())
+        run_until_interrupted(run())
     except KeyboardInterrupt:
         raise typer.Exit from None
 

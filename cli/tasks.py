@@ -4,7 +4,6 @@ Answers go to stdout, everything about them to stderr. The exit code says how th
 4 incomplete, 5 cancelled, 6 expired, 7 not ended yet; 1: it could not be asked.
 """
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.interrupt import run_until_interrupted
 from cli.target import LOCAL, Api, Data, Key, NoTargetError, find_target
 from core.lanes import Priority
 from core.states import TaskState
@@ -221,7 +221,7 @@ def _run(work: Callable[["Client"], Awaitable[int]], api: str | None, key: str |
             return await work(client)
 
     try:
-        code = asyncio.run(connected())
+        code = run_until_interrupted(connected())
     except (ClientError, NoTargetError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         code = 1
