@@ -51,7 +51,7 @@ def make_celery(broker_url: str, *, key_prefix: str = "hr", visibility_timeout_s
         # Delivery: a message is acked when its attempt ended, whatever the end; retries belong to Postgres
         task_acks_late=True,
         task_acks_on_failure_or_timeout=True,
-        worker_prefetch_multiplier=2,  # held messages a slot: of the running task, and of the one being settled
+        worker_prefetch_multiplier=1,
         worker_eta_task_limit=ETA_LIMIT,
         worker_disable_rate_limits=True,
         # A lost connection must not stop generations: a redelivered copy meets a live lease and is acked away

@@ -167,7 +167,6 @@ class Attempt:
         try:
             if await self._open():
                 await self._generate()
-                self._lending.leave()
                 await self._settle_generated()
         except _Rejected as rejected:
             await self._end_or_retry(rejected.failure, rejected.message)

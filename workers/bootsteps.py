@@ -50,7 +50,7 @@ class InteractiveConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
         c.interactive_consumer = c.app.amqp.TaskConsumer(
             channel, queues=queues, on_decode_error=c.on_decode_error
         )
-        c.interactive_consumer.qos(prefetch_count=2 * c.pool.limit)  # a bound on delayed messages only
+        c.interactive_consumer.qos(prefetch_count=c.pool.limit + 1)  # a bound on delayed messages only
 
     def stop(self, c: Any) -> None:
         """Nothing more than `BrpopDrain` does."""

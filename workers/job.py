@@ -53,7 +53,6 @@ class Job:
     reason: CancelReason | None = None  # why the pool cancelled it; the first reason stays
     heard: bool = False  # it asked for the reason: it notices that it is cancelled
     yielding: bool = False  # it runs, and its slot is another's
-    left: bool = False  # it runs, and needs no slot any more
     ended: bool = False
     soft_pending: bool = False  # the next cancellation stands for the soft time limit
 

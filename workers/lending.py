@@ -61,10 +61,6 @@ class Lending:
         if self._may:
             self._seat.withdraw()
 
-    def leave(self) -> None:
-        """No slot is needed any more."""
-        self._seat.leave()
-
     async def regained(self) -> None:
         """Wait for a slot."""
         await self._seat.regained()

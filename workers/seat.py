@@ -53,10 +53,6 @@ class Seat:
         """Wait until the job has a slot; at once when nobody took it."""
         await self._back.wait()
 
-    def leave(self) -> None:
-        """The engine is done with the job for good: another may have the slot while this one is settled."""
-        self._slots.leave(self._job)
-
     # -- told by the slots
 
     def candidate(self, job: "Job", now: float) -> "Candidate[Job] | None":
@@ -98,6 +94,3 @@ class NoSeat:
 
     async def regained(self) -> None:
         """It never lost it."""
-
-    def leave(self) -> None:
-        """Nobody waits for it."""

@@ -1,6 +1,5 @@
 """The loop's side of the pool: which jobs hold a slot, which wait for one, and how each of them ends.
 
-A job that the engine is done with leaves its slot (`Seat.leave`): its ending is written while the next one begins.
 A running job may offer its slot (`Seat.offer`): when a person waits and none is free, the one that loses least
 is told to yield, its slot is used at once, and it goes on in the next slot that its kind may have. What may
 start and who yields is decided in `core.slots`.
@@ -202,22 +201,6 @@ class Slots:
             self._seats[job] = seat
             self._post(_nothing)  # the hub may take an interactive message now
 
-    def leave(self, job: Job) -> None:
-        """Free the slot of a job that still runs and needs it no more."""
-        if not (job.left or job.ended):
-            job.left = True
-            self._vacate(job)
-            self._admit()
-            self._post(_nothing)  # the hub may take more now
-
-    def _vacate(self, job: Job) -> None:
-        self._seats.pop(job, None)
-        if job.yielding:
-            job.yielding = False
-            self.yielded.remove(job)
-        else:
-            self._held.add(job.kind, -1)
-
     def _start(self, job: Job) -> None:
         self._post(job.on_accepted, job.number, time.monotonic())
         job.seat = Seat(self, job, self._loop.time)
@@ -244,8 +227,11 @@ class Slots:
     def _ended(self, job: Job, task: asyncio.Task[Any]) -> None:
         for timer in job.timers:
             timer.cancel()
-        if not job.left:
-            self._vacate(job)
+        self._seats.pop(job, None)
+        if job.yielding:
+            self.yielded.remove(job)
+        else:
+            self._held.add(job.kind, -1)
         self._settle(job, task)
         self._admit()
 

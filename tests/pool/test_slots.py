@@ -74,47 +74,6 @@ def test_the_lowest_lane_has_a_bounded_wait(lab: Lab) -> None:
     assert started(lab).index(lowest) == PATIENCE
 
 
-def test_a_task_that_is_only_being_settled_leaves_its_slot_to_the_next(lab: Lab) -> None:
-    lab.start_worker(concurrency=1, queues=QUEUES)
-    ended = [lab.publish({"do": "leave and hold"}, queue=STANDARD)]
-    lab.wait_event("started", ended[0])
-    running = lab.publish({"do": "hold"}, queue=STANDARD)
-    lab.wait_event("started", running)
-    waiting = lab.publish({"do": "hold"}, queue=STANDARD)
-    lab.release(ended[0])
-    lab.wait_event("finished", ended[0])
-    lab.wait_unacked(1)
-    assert started(lab) == [*ended, running], "its end frees no second slot"
-    assert lab.queued(STANDARD) == 1
-    lab.release()
-    wait_until(
-        "all finished", lambda: {row[1] for row in lab.events("finished")} == {*ended, running, waiting}
-    )
-    lab.wait_unacked(0)
-
-
-def test_however_slowly_tasks_are_settled_no_more_are_taken_than_there_are_slots_besides(lab: Lab) -> None:
-    lab.start_worker(concurrency=2, queues=QUEUES)
-    for _ in range(6):
-        lab.publish({"do": "leave and hold"}, queue=STANDARD)
-    wait_until("4 started", lambda: len(started(lab)) == 4)
-    lab.wait_no_brpop()
-    assert (lab.unacked(), lab.queued(STANDARD)) == (4, 2)
-    lab.release()
-    wait_until("all finished", lambda: len(lab.events("finished")) == 6)
-    lab.wait_unacked(0)
-
-
-def test_a_task_that_left_its_slot_can_still_be_stopped(lab: Lab) -> None:
-    lab.start_worker(concurrency=1, queues=QUEUES)
-    task = lab.publish({"do": "leave and hold"}, queue=STANDARD)
-    lab.wait_event("started", task)
-    lab.app.control.revoke(task, terminate=True)
-    lab.wait_event("cancelled", task)
-    lab.wait_unacked(0)
-    lab.wait_event("finished", lab.publish(queue=STANDARD))
-
-
 def test_a_batch_task_yields_to_a_person_and_gets_the_next_free_slot(lab: Lab) -> None:
     lab.start_worker(concurrency=4, reserved=1, max_preemptions=3, queues=QUEUES)
     cheap = lab.publish({"do": "hold and yield", "tokens": 5}, queue=BATCH)

@@ -146,9 +146,6 @@ async def perform(plan: dict[str, Any], task_id: str, probe: Probe) -> None:
                 await probe.released(task_id)
         case "hold and yield":
             await hold_and_yield(plan, task_id, probe)
-        case "leave and hold":
-            current_seat().leave()
-            await probe.released(task_id)
         case "miss a cancellation":
             try:
                 await probe.released(task_id)
