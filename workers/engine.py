@@ -63,9 +63,8 @@ class GenerateRequest:
     priority: int = 0  # lower goes first where requests wait inside the engine, or memory runs out
     cache_salt: str | None = None  # requests share prefix cache entries only under the same one
     account: Account = field(default_factory=own_account)  # takes the engine time that it uses
-    tokens_at_once: int = (
-        1  # of a choice, after its first: what an output holds at least, but for the last one
-    )
+    # Of a choice: what an output holds at least, but for the choice's first and last
+    tokens_at_once: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,9 +81,8 @@ async def prepare(
         exempt = max(0, params.min_tokens - len(emitted))
         scanner = StopScanner(params.stop, params.include_stop_str_in_output, exempt)
         params.stop = []
-    elif (
-        request.tokens_at_once > 1
-    ):  # not while we look for a stop string: what follows it would be generated
+    elif request.tokens_at_once > 1:
+        # not while we look for a stop string: what follows it would be generated
         params.stream_interval = request.tokens_at_once
     params.min_tokens = min(max(0, params.min_tokens - len(emitted)), max(left, 1))
     _check_decodable(params)
