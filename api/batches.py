@@ -27,6 +27,7 @@ from services.once import KeyInFlightError, KeyReusedError
 from services.read_batches import find_batch, list_batch_page
 from storage.batches import Batch, NewBatch
 from storage.idempotency import Earlier
+from storage.wakes import News
 
 router = APIRouter(tags=["batches"])
 
@@ -80,6 +81,7 @@ async def create(request: Request, access: Caller) -> Response:
         raise refusal_of(error) from error
     if isinstance(accepted, Earlier):  # told before: told again
         return Response(accepted.answer, accepted.status, media_type="application/json")
+    state.publisher.tell(News.BATCHES)
     return JsonResponse(batch_object(accepted))
 
 
@@ -118,4 +120,5 @@ async def cancel(request: Request, access: Caller, batch_id: str) -> Response:
     state = state_of(request)
     batch = await find(state, access, batch_id)
     await cancel_batch(state.database, access.caller.tenant_id, batch.id)
+    state.publisher.tell(News.BATCHES)
     return JsonResponse(batch_object(await find(state, access, batch_id)))

@@ -15,6 +15,7 @@ from control.expiry import Expiry
 from control.figures import Figures
 from control.files import FileRemoval
 from control.leader import Leader
+from control.listening import listen
 from control.loops import Loop, run_loop
 from control.recount import Recount
 from control.rescue import Rescue
@@ -34,6 +35,7 @@ from storage.broker import Publisher
 from storage.credit import Ceilings
 from storage.depths import BrokerDepths
 from storage.due import Due
+from storage.wakes import News
 
 log = structlog.get_logger()
 _RETENTION_EVERY_S = 30.0
@@ -80,7 +82,8 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     running = [asyncio.create_task(leader.campaign())]
-    running.append(asyncio.create_task(dispatch.listen()))
+    wake = {News.TASKS: dispatch.wake, News.BATCHES: rounds[Due.BATCHES].stir}
+    running.append(asyncio.create_task(listen(broker, settings.key_prefix, wake)))
     running += [asyncio.create_task(run_loop(loop, leader)) for loop in loops]
     spare_what_is_there()
     say_ready("control")

@@ -67,7 +67,9 @@ async def _prepare(
         metadata={"batch_id": batch.id, "custom_id": request.custom_id},
     )
     task = await prepare(tokenizers, access, body, terms)
-    return task if batch.in_file_order else replace(task, prefix_key=prefix_key(request.body))
+    if batch.in_file_order:
+        return replace(task, in_order=True)
+    return replace(task, prefix_key=prefix_key(request.body))
 
 
 def _prompt(request: RequestLine) -> bytes:

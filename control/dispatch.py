@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.announce import announce
 from control.measuring import Measuring
-from control.queue import Queue
+from control.queue import BUSY_S, Queue
 from core.failures import Failure
 from core.lanes import Lane
 from core.order import Head, Turns, plan_fair, plan_fifo
@@ -33,7 +33,6 @@ from storage.streams import EventStreams
 
 log = structlog.get_logger()
 OLDER_S = 0.1  # who accepts a task publishes it, or says that it waits, well within this
-_BUSY_S = 0.1  # between two looks while something waits; what lies ahead in the broker lasts for longer
 _AROUND_S = 0.5  # a replica describes itself once a second
 _SHARE = 5  # a look takes at most about one part in so many of the time
 
@@ -62,7 +61,7 @@ class Dispatch:
         self._streaks: dict[Group, Streak] = {}
         self._active: dict[str, set[str]] = {}  # tenants by model, at the look before
         self._floors: dict[str, float] = {}
-        self._waiting = False
+        self._rest_s: float | None = None  # until the next look, heard or not; None: nothing waits
         self._took_s = 0.0
         self._around: Surroundings | None = None
         self._around_at = 0.0  # monotonic
@@ -78,12 +77,13 @@ class Dispatch:
         self._floors.clear()
 
     async def pause(self) -> None:
-        """Wait for the next look: for a moment while something waits, else until something does, or for a while."""
-        if self._waiting:
-            await asyncio.sleep(max(_BUSY_S, self._took_s * _SHARE))
-        else:
+        """Wait for the next look: for a moment, and then until there is news, or for a while."""
+        at_least_s = 0.0 if self._rest_s is None else max(BUSY_S, self._took_s * _SHARE)
+        rest_s = self._idle_s if self._rest_s is None else self._rest_s
+        await asyncio.sleep(at_least_s)
+        if rest_s > at_least_s:
             try:
-                async with asyncio.timeout(self._idle_s):
+                async with asyncio.timeout(rest_s - at_least_s):
                     await self._wake.wait()
                 await asyncio.sleep(self._older_s)  # it is not seen before
             except TimeoutError:
@@ -91,18 +91,8 @@ class Dispatch:
         self._wake.clear()
 
     def wake(self) -> None:
-        """Hear at once that something waits."""
+        """Something waits: look at once."""
         self._wake.set()
-
-    async def listen(self) -> None:
-        """Hear what waits, until cancelled."""
-        while True:
-            try:
-                async for _ in self._ceilings.wakes():
-                    self._wake.set()
-            except (RedisError, OSError) as error:
-                log.warning("waiting_not_heard", error=str(error))
-            await asyncio.sleep(0.5)
 
     async def __call__(self) -> Mapping[str, int]:
         """Send what can start soon, and set the ceilings for what comes meanwhile."""
@@ -123,7 +113,7 @@ class Dispatch:
                 await self._ceilings.put(queue.ceilings(held), queue.held_tenants())
             except RedisError as error:
                 log.warning("ceilings_not_set", error=str(error))
-        self._waiting = queue.can_go_on()
+        self._rest_s = queue.rest_s()
         self._took_s = time.monotonic() - began
         return {"sent": sent, "late": late}
 

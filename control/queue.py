@@ -15,6 +15,8 @@ from services.dispatch import View, read_heads, read_mates, read_oldest
 from storage.outbox import Outgoing
 from storage.queue_heads import Group, Waiting
 
+BUSY_S = 0.1  # between two looks while something waits; what lies ahead in the broker lasts for longer
+_CALM_S = 0.5  # while only batch work waits, of which more lies ahead
 _LEAST_HEADS = 4  # read of each group: its tenant may be the only one with room
 _MOST_HEADS = 512
 _READY = "ready"
@@ -91,9 +93,22 @@ class Queue:
         # first come, first served: nobody takes another's place
         return Kind(Priority.BATCH if self._fifo else lane.priority, lane.length_class)
 
-    def can_go_on(self) -> bool:
-        """Say whether anything waits that a replica takes: if not, nothing changes by itself soon."""
-        return any(self.fleets[one.lane.model].serves(one.lane.length_class) for one in self.view.groups)
+    def rest_s(self) -> float | None:
+        """Return how long the next look may wait; None while nothing waits that a replica takes.
+
+        Without any such thing, nothing changes by itself soon.
+        """
+        going_on = {
+            (group.lane.model, self._kind(group.lane).priority)
+            for group in self.view.groups
+            if self.fleets[group.lane.model].serves(group.lane.length_class)
+        }
+        if not going_on:
+            return None
+        if any(priority is not Priority.BATCH for _, priority in going_on):
+            return BUSY_S
+        lasts_s = min(self.fleets[model].lasts_s(priority) for model, priority in going_on)
+        return max(BUSY_S, min(_CALM_S, lasts_s / 2))
 
     def groups_with_room(self) -> list[Group]:
         """Return the groups of which something could be sent."""

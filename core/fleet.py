@@ -7,13 +7,16 @@ Units: slots are sequences of an engine.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from core.lanes import LengthClass, Priority
 from core.slots import Kind, SlotRules
 
-AHEAD_S = 0.25  # messages that wait in the broker so that no slot is idle until the dispatcher looks again
+# Messages that wait in the broker so that no slot is idle until the dispatcher looks again. While only batch work
+# waits it looks less often: nobody minds who of it is next, and each look takes time from the engine on a small machine
+AHEAD_S = {Priority.INTERACTIVE: 0.25, Priority.STANDARD: 0.25, Priority.BATCH: 1.0}
 
 
 @dataclass(slots=True)
@@ -23,19 +26,21 @@ class Replica:
     name: str
     length_classes: frozenset[LengthClass]
     rules: SlotRules
-    held: dict[Kind, int] = field(default_factory=dict)  # slots by what runs there or is on its way
+    held: dict[Kind, int] = field(default_factory=dict)  # slots by what runs there
+    coming: dict[Kind, int] = field(default_factory=dict)  # on its way there
 
     def free(self, kind: Kind) -> int:
         """Return how many requests of a kind could start now, below 0 where more are on their way than can.
 
-        Interactive ones may take the place of batch work: that gives its slot away.
+        Interactive ones may take the place of batch work: that gives its slot away. What is on its way at a lower
+        priority is overtaken.
         """
         rules, person = self.rules, kind.priority is Priority.INTERACTIVE
-        standing = {  # what a request of this kind finds in its way
-            held: count
-            for held, count in self.held.items()
-            if not (person and held.priority is Priority.BATCH)
-        }
+        # what a request of this kind finds in its way
+        standing = Counter(
+            {one: n for one, n in self.held.items() if not (person and one.priority is Priority.BATCH)}
+        )
+        standing.update({one: n for one, n in self.coming.items() if one.priority.rank <= kind.priority.rank})
         interactive = sum(count for held, count in standing.items() if held.priority is Priority.INTERACTIVE)
         total = sum(standing.values())
         free = rules.total - total
@@ -51,12 +56,12 @@ class Replica:
 
 
 class Fleet:
-    """The replicas of one model. `ahead`: what each may have waiting beyond its slots."""
+    """The replicas of one model. `ahead`: what each may have waiting beyond its slots, by priority."""
 
     def __init__(self, replicas: Iterable[Replica], *, finished_per_s: float = 0.0) -> None:
         self.replicas = list(replicas)
-        share = finished_per_s / len(self.replicas) if self.replicas else 0.0
-        self.ahead = 1 + math.ceil(share * AHEAD_S)
+        self._share = finished_per_s / len(self.replicas) if self.replicas else 0.0
+        self.ahead = {priority: 1 + math.ceil(self._share * ahead_s) for priority, ahead_s in AHEAD_S.items()}
 
     def serves(self, length_class: LengthClass) -> bool:
         """Say whether any replica takes this class."""
@@ -64,7 +69,9 @@ class Fleet:
 
     def room(self, kind: Kind) -> int:
         """Return how many requests of a kind could be sent."""
-        return sum(max(0, replica.free(kind) + self._ahead(replica)) for replica in self._able(kind))
+        return sum(
+            max(0, replica.free(kind) + self._ahead(replica, kind.priority)) for replica in self._able(kind)
+        )
 
     def most_room(self, priority: Priority) -> int:
         """Return how many requests of a priority could be sent, in the class with most room."""
@@ -78,12 +85,19 @@ class Fleet:
         """
         able = self._able(kind)
         if not force:
-            able = [replica for replica in able if replica.free(kind) + self._ahead(replica) > 0]
+            able = [
+                replica for replica in able if replica.free(kind) + self._ahead(replica, kind.priority) > 0
+            ]
         if not able:
             return False
         best = min(able, key=lambda replica: (len(replica.length_classes), -replica.free(kind)))
-        best.held[kind] = best.held.get(kind, 0) + 1
+        best.coming[kind] = best.coming.get(kind, 0) + 1
         return True
+
+    def lasts_s(self, priority: Priority) -> float:
+        """Return for how long what may lie ahead keeps every replica busy."""
+        least = min((self._ahead(replica, priority) for replica in self.replicas), default=0)
+        return least / self._share if self._share else math.inf
 
     def saturated(self) -> bool:
         """Say whether no replica has a slot for more work that waits."""
@@ -96,5 +110,5 @@ class Fleet:
     def _able(self, kind: Kind) -> list[Replica]:
         return [replica for replica in self.replicas if kind.length_class in replica.length_classes]
 
-    def _ahead(self, replica: Replica) -> int:
-        return min(self.ahead, replica.rules.total)
+    def _ahead(self, replica: Replica, priority: Priority) -> int:
+        return min(self.ahead[priority], replica.rules.total)

@@ -18,6 +18,7 @@ from services.publish import note_published
 from storage.broker import BrokerUnavailableError, Publisher, Wakeup
 from storage.credit import Credit
 from storage.outbox import Outgoing
+from storage.wakes import News
 
 _BATCH = 500
 log = structlog.get_logger()
@@ -40,7 +41,7 @@ class PublishingThread:
         self._publisher = Publisher(app)
         self._credit = credit
         self._database = database
-        self._queue: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Outgoing | News | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="publisher", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._marks: set[Future[None]] = set()
@@ -54,6 +55,10 @@ class PublishingThread:
         """Publish soon. Call it after the commit, never before."""
         self._queue.put(outgoing)
 
+    def tell(self, news: News) -> None:
+        """Tell the control process soon that there is something to do. Call it after the commit."""
+        self._queue.put(news)
+
     async def stop(self) -> None:
         """Publish what waits and end."""
         self._queue.put(None)
@@ -64,21 +69,22 @@ class PublishingThread:
         if self._credit is not None:
             self._credit.close()
 
-    def _take(self) -> tuple[list[Outgoing], bool]:
-        batch, last = [self._queue.get()], False
-        while len(batch) < _BATCH and batch[-1] is not None:
+    def _take(self) -> list[Outgoing | News | None]:
+        taken = [self._queue.get()]
+        while len(taken) < _BATCH and taken[-1] is not None:
             try:
-                batch.append(self._queue.get_nowait())
+                taken.append(self._queue.get_nowait())
             except queue.Empty:
                 break
-        last = batch[-1] is None
-        return [item for item in batch if item is not None], last
+        return taken
 
     def _work(self) -> None:
         last = False
         while not last:
-            batch, last = self._take()
-            batch = self._startable(batch)
+            taken = self._take()
+            last = taken[-1] is None
+            self._tell({item for item in taken if isinstance(item, News)})
+            batch = self._startable([item for item in taken if isinstance(item, Outgoing)])
             try:
                 self._publisher.publish_many([wakeup_of(item) for item in batch])
             except BrokerUnavailableError as error:
@@ -99,12 +105,21 @@ class PublishingThread:
         try:
             batch, held_back = self._credit.split(batch)
             if held_back:
-                self._credit.wake()
+                self._credit.tell(News.TASKS)
         except RedisError as error:  # the broker is away: publishing says so too
             log.warning("credit_unknown", tasks=len(batch), error=str(error))
         except Exception:  # as below: the thread goes on
             log.exception("credit_unknown", tasks=len(batch))
         return batch
+
+    def _tell(self, all_news: set[News]) -> None:
+        if self._credit is None:
+            return
+        try:
+            for news in all_news:
+                self._credit.tell(news)
+        except Exception as error:  # noqa: BLE001 - the control process finds out by itself, and the thread goes on
+            log.warning("not_told", news=sorted(all_news), error=f"{type(error).__name__}: {error}")
 
     def _mark(self, sent: list[Outgoing]) -> None:
         assert self._loop is not None

@@ -11,17 +11,16 @@ Raises: redis.exceptions.RedisError.
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis.exceptions import RedisError
 
 from core.lanes import LengthClass, Priority
 from storage.outbox import Outgoing
+from storage.wakes import News, tell
 
 LASTS_S = 5.0
 _KNOWN_S = 0.1  # for how long what is left of a credit is spent without asking again
@@ -33,7 +32,6 @@ class _Keys:
         self.ceilings = f"{key_prefix}:ceilings:"  # + model: a hash of priorities
         self.waiting = f"{key_prefix}:q:"  # + queue: a list of kombu's
         self.held = f"{key_prefix}:q:unacked"  # a hash of kombu's
-        self.wake = f"{key_prefix}:waiting"  # a channel
         self.held_tenants = f"{key_prefix}:held-tenants"  # a JSON list of ids
 
 
@@ -41,7 +39,7 @@ class Credit:
     """The publisher's side; blocking, for its thread."""
 
     def __init__(self, redis: Redis, key_prefix: str) -> None:
-        self._redis, self._keys = redis, _Keys(key_prefix)
+        self._redis, self._prefix, self._keys = redis, key_prefix, _Keys(key_prefix)
         self._known: dict[tuple[str, Priority], list[Any]] = {}  # when asked, and what is left
         self._held_tenants: frozenset[str] = frozenset()  # when last asked
 
@@ -88,9 +86,9 @@ class Credit:
         self._held_tenants = frozenset(orjson.loads(held_tenants) if held_tenants else ())
         return None if ceiling is None else int(ceiling) - sum(there)
 
-    def wake(self) -> None:
-        """Tell the dispatcher that something waits."""
-        self._redis.publish(self._keys.wake, b"")
+    def tell(self, news: News) -> None:
+        """Tell the control process that there is something to do."""
+        tell(self._redis, self._prefix, news)
 
     def close(self) -> None:
         """Close the connection."""
@@ -122,15 +120,3 @@ class Ceilings:
             else:
                 pipeline.delete(self._keys.held_tenants)
             await pipeline.execute()
-
-    async def wakes(self) -> AsyncIterator[None]:
-        """Yield when something waits, until the connection breaks."""
-        pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
-        try:
-            await pubsub.subscribe(self._keys.wake)
-            while True:
-                if await pubsub.get_message(timeout=60) is not None:
-                    yield
-        finally:
-            with suppress(RedisError, OSError):
-                await pubsub.aclose()  # type: ignore[no-untyped-call]

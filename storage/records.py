@@ -87,6 +87,7 @@ class NewTask:
     store: bool = True  # False: no bodies after delivery
     max_open_tasks: int | None = None  # of its tenant and model, this one included; None: any number
     prefix_key: int | None = None  # of batch work: core.prefix
+    in_order: bool = False  # among its tenant's it ranks by its acceptance alone, however long it is
 
 
 @dataclass(frozen=True, slots=True)

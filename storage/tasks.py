@@ -22,10 +22,12 @@ SELECT_TASK = sa.select(tasks, ledger_entries.c.cost_usd_micros).outerjoin(
 )
 
 # `core.ranking.rank_delay_s`, at the rate that the task's model is known to have
-RANK_DELAY_S = f"""least({ranking.MOST_DELAY_S}, {ranking.SLACK} * deadline_s,
-  (prompt_tokens + {ranking.OUTPUT_WEIGHT} * max_output_tokens) * coalesce(
+_MOST_DELAY_S = f"least({ranking.MOST_DELAY_S}, {ranking.SLACK} * deadline_s)"
+_DELAY_S = f"""least({_MOST_DELAY_S}, (prompt_tokens + {ranking.OUTPUT_WEIGHT} * max_output_tokens) * coalesce(
     (SELECT least({ranking.MOST_S}, greatest({ranking.LEAST_S}, {ranking.STRETCH} / tokens_per_s))
      FROM model_rates WHERE model_rates.model = new.model AND tokens_per_s > 0), {ranking.UNMEASURED_S}))"""
+_RANK_DELAY_S = f"""CASE WHEN in_order THEN 0
+  WHEN priority = '{Priority.BATCH}' THEN {_MOST_DELAY_S} - {_DELAY_S} ELSE {_DELAY_S} END"""
 
 
 def _insert(rows: str, hold: str) -> sa.TextClause:
@@ -35,7 +37,7 @@ WITH {rows} AS (
     id text, tenant_id text, key_id text, model text, url text, priority text, length_class text,
     max_attempts int, prompt_tokens int, max_output_tokens int, deadline_s float8, metadata jsonb, request text,
     retry_of text, traceparent text, webhook text, response jsonb, reserved_tokens int, prefix_key bigint,
-    place int, hold_usd_micros bigint, store bool)
+    place int, hold_usd_micros bigint, store bool, in_order bool)
 ){hold}, payloads AS (
   INSERT INTO task_payloads (task_id, request) SELECT id, request FROM new
 ), responses AS (
@@ -49,7 +51,7 @@ WITH {rows} AS (
                      prefix_key, rank_at, store, version)
   SELECT id, tenant_id, key_id, model, url, priority, length_class, max_attempts, prompt_tokens,
          max_output_tokens, now() + make_interval(secs => deadline_s), metadata, retry_of, traceparent,
-         webhook, reserved_tokens, prefix_key, now() + make_interval(secs => {RANK_DELAY_S}),
+         webhook, reserved_tokens, prefix_key, now() + make_interval(secs => {_RANK_DELAY_S}),
          -- a tenant that stores nothing is not overruled by a request
          store AND (SELECT n.store FROM tenants n WHERE n.id = new.tenant_id),
          (SELECT m.version FROM models m WHERE m.name = new.model)
@@ -96,6 +98,7 @@ async def insert_tasks(
             "place": place,
             "hold_usd_micros": task.hold_usd_micros,
             "store": task.store,
+            "in_order": task.in_order,
         }
         for place, task in enumerate(new)
     ]

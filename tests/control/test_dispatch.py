@@ -30,6 +30,7 @@ from storage.presence import WorkerRow
 from storage.records import Caller, NewTask
 from storage.streams import EventStreams
 from storage.tables import tasks, tenants
+from storage.wakes import News, channel, heard
 from tests.support.seeds import MODEL, new_task, seed_caller
 from tests.support.waiting import eventually_async
 
@@ -297,7 +298,7 @@ async def test_the_dispatcher_is_woken_by_what_is_held_back(
 ) -> None:
     ceilings = Ceilings(redis, "hr")
     await ceilings.put({MODEL: dict.fromkeys(Priority, 0)})
-    wakes = ceilings.wakes()
+    wakes = heard(redis, "hr")
     thread = PublishingThread(
         make_celery(broker_url), database, Credit(BlockingRedis.from_url(broker_url), "hr")
     )
@@ -305,12 +306,14 @@ async def test_the_dispatcher_is_woken_by_what_is_held_back(
     waiting = asyncio.ensure_future(anext(wakes))
 
     async def subscribed() -> bool:
-        return bool((await redis.pubsub_numsub("hr:waiting"))[0][1])
+        return bool((await redis.pubsub_numsub(channel("hr")))[0][1])
 
     await eventually_async(subscribed, what="the channel is heard")
     lane = Lane(MODEL, LengthClass.SHORT, Priority.STANDARD)
     thread.put(Outgoing("task_1", lane))
-    await asyncio.wait_for(waiting, 5)
+    assert await asyncio.wait_for(waiting, 5) is News.TASKS
+    thread.tell(News.BATCHES)
+    assert await asyncio.wait_for(anext(wakes), 5) is News.BATCHES
     assert await redis.llen(f"hr:q:{lane.queue}") == 0
     await thread.stop()
     await wakes.aclose()

@@ -122,6 +122,11 @@ async def test_the_rank_in_the_row_is_the_one_of_the_rule(database: AsyncEngine,
     urgent = replace(new_task(caller, deadline_s=0.5))
     await submit(database, urgent)
     assert await delay(urgent) == pytest.approx(rank_delay_s(10, 20, 0.5, 1000.0), abs=1e-5)
+    line = await queued(database, caller, tokens=100, priority=Priority.BATCH)
+    assert await delay(line) == pytest.approx(rank_delay_s(10, 90, 3600, 1000.0, Priority.BATCH), abs=1e-5)
+    in_order = replace(new_task(caller), in_order=True)
+    await submit(database, in_order)
+    assert await delay(in_order) == 0
 
 
 async def test_tasks_of_one_prefix_are_found_wherever_they_stand(

@@ -37,7 +37,7 @@ def head(
 def fleet(slots: int, *, classes: frozenset[LengthClass] = ALL, ahead: bool = False) -> Fleet:
     made = Fleet([Replica("w1", classes, SlotRules(max(slots, 1)))])
     if not ahead:
-        made.ahead = 0
+        made.ahead = dict.fromkeys(Priority, 0)
     return made
 
 
@@ -142,6 +142,15 @@ def test_reserved_slots_are_for_people_and_a_person_may_take_the_place_of_others
     assert (replica.free(standard), replica.free(person)) == (0, 1)
 
 
+def test_what_is_on_its_way_stands_in_the_way_of_no_higher_priority() -> None:
+    batch, standard, person = (Kind(priority, LengthClass.SHORT) for priority in reversed(Priority))
+    replica = Replica("w1", ALL, SlotRules(4), {standard: 3})
+    replica.coming = {batch: 2, standard: 1}
+    assert [replica.free(kind) for kind in (batch, standard, person)] == [-2, 0, 1]
+    replica.coming = {person: 1}
+    assert [replica.free(kind) for kind in (batch, standard)] == [0, 0]
+
+
 def test_a_ceiling_holds_for_what_is_sent_too() -> None:
     replica = Replica("w1", ALL, SlotRules(8, ceilings={LengthClass.LONG: 2}))
     assert replica.free(Kind(Priority.BATCH, LengthClass.LONG)) == 2
@@ -157,7 +166,7 @@ def test_the_replica_that_takes_few_classes_is_used_first() -> None:
         Replica("short", frozenset({LengthClass.SHORT}), SlotRules(1)),
     )
     made = Fleet(both)
-    made.ahead = 0
+    made.ahead = dict.fromkeys(Priority, 0)
     assert made.take(Kind(Priority.STANDARD, LengthClass.SHORT))
     assert made.take(Kind(Priority.STANDARD, LengthClass.LONG))
     assert not made.take(Kind(Priority.STANDARD, LengthClass.SHORT))
@@ -265,6 +274,14 @@ def test_a_longer_task_never_ranks_before_a_shorter_one_of_the_same_moment(
     short = rank_delay_s(one, one, deadline_s, rate)
     assert short <= rank_delay_s(one + more, one, deadline_s, rate) <= MOST_DELAY_S
     assert short <= rank_delay_s(one, one + more, deadline_s, rate) <= MOST_DELAY_S
+
+
+def test_of_batch_work_the_longer_goes_first_within_the_same_bounds() -> None:
+    one, longer, longest = (
+        rank_delay_s(10, tokens, 1e6, 100.0, Priority.BATCH) for tokens in (20, 200, 10**9)
+    )
+    assert MOST_DELAY_S > one > longer > longest == 0
+    assert rank_delay_s(10, 0, 10.0, 1e5, Priority.BATCH) < 5.0  # half of the time that its deadline leaves
 
 
 def test_an_output_token_counts_for_more_than_a_prompt_token() -> None:
