@@ -16,7 +16,7 @@ from storage.outbox import Outgoing
 from storage.queue_heads import Group, Waiting
 
 BUSY_S = 0.1  # between two looks while something waits; what lies ahead in the broker lasts for longer
-_CALM_S = 0.5  # while only batch work waits, of which more lies ahead
+_CALM_S = 0.5  # while only batch work waits and enough of it lies ahead
 _LEAST_HEADS = 4  # read of each group: its tenant may be the only one with room
 _MOST_HEADS = 512
 _READY = "ready"
@@ -32,6 +32,12 @@ class Queue:
         self.places = self._count_places()
         self._full_before = frozenset(one for one in view.running_bounds if self.places.none_for(one))
         self._read: dict[str, Waiting] = {}
+        self._going_on = {
+            (group.lane.model, self._kind(group.lane))
+            for group in view.groups
+            if self.fleets[group.lane.model].serves(group.lane.length_class)
+        }
+        self._ran_short = any(self.fleets[model].runs_short(kind) for model, kind in self._going_on)
         self._was_full = {model: fleet.saturated() for model, fleet in self.fleets.items()}
 
     def _build_fleets(self) -> dict[str, Fleet]:
@@ -98,17 +104,10 @@ class Queue:
 
         Without any such thing, nothing changes by itself soon.
         """
-        going_on = {
-            (group.lane.model, self._kind(group.lane).priority)
-            for group in self.view.groups
-            if self.fleets[group.lane.model].serves(group.lane.length_class)
-        }
-        if not going_on:
+        if not self._going_on:
             return None
-        if any(priority is not Priority.BATCH for _, priority in going_on):
-            return BUSY_S
-        lasts_s = min(self.fleets[model].lasts_s(priority) for model, priority in going_on)
-        return max(BUSY_S, min(_CALM_S, lasts_s / 2))
+        only_batch = all(kind.priority is Priority.BATCH for _, kind in self._going_on)
+        return _CALM_S if only_batch and not self._ran_short else BUSY_S
 
     def groups_with_room(self) -> list[Group]:
         """Return the groups of which something could be sent."""

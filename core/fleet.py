@@ -17,6 +17,9 @@ from core.slots import Kind, SlotRules
 # Messages that wait in the broker so that no slot is idle until the dispatcher looks again. While only batch work
 # waits it looks less often: nobody minds who of it is next, and each look takes time from the engine on a small machine
 AHEAD_S = {Priority.INTERACTIVE: 0.25, Priority.STANDARD: 0.25, Priority.BATCH: 1.0}
+BURST = (
+    8  # of batch work at least one part in so many of the slots: requests that began together end together
+)
 
 
 @dataclass(slots=True)
@@ -60,8 +63,8 @@ class Fleet:
 
     def __init__(self, replicas: Iterable[Replica], *, finished_per_s: float = 0.0) -> None:
         self.replicas = list(replicas)
-        self._share = finished_per_s / len(self.replicas) if self.replicas else 0.0
-        self.ahead = {priority: 1 + math.ceil(self._share * ahead_s) for priority, ahead_s in AHEAD_S.items()}
+        share = finished_per_s / len(self.replicas) if self.replicas else 0.0
+        self.ahead = {priority: 1 + math.ceil(share * ahead_s) for priority, ahead_s in AHEAD_S.items()}
 
     def serves(self, length_class: LengthClass) -> bool:
         """Say whether any replica takes this class."""
@@ -94,10 +97,11 @@ class Fleet:
         best.coming[kind] = best.coming.get(kind, 0) + 1
         return True
 
-    def lasts_s(self, priority: Priority) -> float:
-        """Return for how long what may lie ahead keeps every replica busy."""
-        least = min((self._ahead(replica, priority) for replica in self.replicas), default=0)
-        return least / self._share if self._share else math.inf
+    def runs_short(self, kind: Kind) -> bool:
+        """Say whether a replica has less than half of this kind ahead of what it may have."""
+        return any(
+            2 * replica.free(kind) > -self._ahead(replica, kind.priority) for replica in self._able(kind)
+        )
 
     def saturated(self) -> bool:
         """Say whether no replica has a slot for more work that waits."""
@@ -111,4 +115,7 @@ class Fleet:
         return [replica for replica in self.replicas if kind.length_class in replica.length_classes]
 
     def _ahead(self, replica: Replica, priority: Priority) -> int:
-        return min(self.ahead[priority], replica.rules.total)
+        ahead, total = self.ahead[priority], replica.rules.total
+        if priority is Priority.BATCH and ahead:
+            ahead = max(ahead, total // BURST)
+        return min(ahead, total)

@@ -12,13 +12,15 @@ from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.dispatch import Dispatch
+from control.queue import BUSY_S, Queue
+from core.fleet import BURST
 from core.lanes import Lane, LengthClass, Priority
 from core.pace import Pace
 from core.states import TaskState
 from runtime.ended import Endings
 from runtime.publishing import PublishingThread
 from services.attempt import Holder, claim, claim_bounded
-from services.dispatch import lift_shares, write_paces
+from services.dispatch import lift_shares, look, look_around, write_paces
 from services.look_up import look_up
 from services.submit import submit
 from services.workers import describe_worker
@@ -92,6 +94,30 @@ async def test_no_more_is_sent_than_can_start_soon(
     await claim(database, [sent.ids[0]], Holder("w1", MODEL, 30.0))
     await dispatch()
     assert len(sent.ids) == SLOTS + 1
+
+
+async def test_it_rests_longer_only_while_batch_work_alone_waits_and_enough_lies_ahead(
+    database: AsyncEngine, caller: Caller, redis: Redis
+) -> None:
+    async def rest_s() -> float | None:
+        return Queue(await look(database, await look_around(database), older_s=-1.0), {}, fifo=False).rest_s()
+
+    await there_is_a_worker(database, slots=16)
+    assert await rest_s() is None
+    for _ in range(20):
+        await queued(database, caller, priority=Priority.BATCH)
+    assert await rest_s() == BUSY_S  # the slots are empty
+    sent = Recorder()
+    dispatch = dispatcher(database, redis, sent)
+    await dispatch()
+    assert len(sent.ids) == 16 + 16 // BURST
+    calm_s = await rest_s()
+    assert calm_s is not None and calm_s > BUSY_S
+    await queued(database, caller, priority=Priority.STANDARD)
+    assert await rest_s() == BUSY_S
+    await dispatch()
+    assert len(sent.ids) == 16 + 16 // BURST + 1  # what lies ahead for files is overtaken
+    assert await rest_s() == calm_s
 
 
 async def test_a_light_tenant_goes_before_a_flood(
