@@ -8,7 +8,6 @@ import orjson
 from core.batch_order import order_by_prefix
 from core.lanes import Priority
 from core.lines import Line
-from core.prefix import prefix_key
 from runtime.prepare import Terms, prepare
 from runtime.tokenizers import Tokenizers
 from schemas.batches import RequestLine, read_line, refused, request_id
@@ -67,9 +66,7 @@ async def _prepare(
         metadata={"batch_id": batch.id, "custom_id": request.custom_id},
     )
     task = await prepare(tokenizers, access, body, terms)
-    if batch.in_file_order:
-        return replace(task, in_order=True)
-    return replace(task, prefix_key=prefix_key(request.body))
+    return replace(task, prefix_key=None, in_order=True) if batch.in_file_order else task
 
 
 def _prompt(request: RequestLine) -> bytes:

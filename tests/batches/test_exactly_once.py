@@ -4,14 +4,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.batch_expansion import BatchExpansion, Limits
 from control.batch_results import BatchResults
 from control.batch_validation import BatchValidation
+from control.dispatch import Dispatch
 from core.batches import BatchState
 from core.files import Purpose
 from core.pricing import Usage
@@ -25,12 +28,15 @@ from services.end_batch import cancel_batch, end_batch, remove_leftovers
 from services.new_id import new_id
 from services.read_batches import find_batch
 from services.store_file import finish_file, storing
+from services.workers import describe_worker
 from services.write_results import write_ended
 from storage.batch_items import OvertakenError
 from storage.batches import Batch, NewBatch
 from storage.blobs import Blobs, file_key
+from storage.credit import Ceilings
 from storage.files import NewFile
 from storage.idempotency import Earlier
+from storage.presence import WorkerRow
 from storage.records import Caller, Ending
 from storage.streams import EventStreams
 from tests.batches.lines import jsonl, request
@@ -41,13 +47,20 @@ LINES = 40
 LIVE = 16
 
 
+def instructed(name: str, most: int) -> dict[str, object]:
+    """A request whose beginning others share."""
+    messages = [{"role": "system", "content": f"You are {name}."}, {"role": "user", "content": "Hello"}]
+    return {"model": MODEL, "messages": messages, "max_tokens": most}
+
+
 class Hands:
     """A batch, and the loops that work on it, called one by one."""
 
-    def __init__(self, database: AsyncEngine, blobs: Blobs, streams: EventStreams, caller: Caller) -> None:
-        self.database, self.blobs, self.caller = database, blobs, caller
+    def __init__(self, database: AsyncEngine, blobs: Blobs, redis: Redis, caller: Caller) -> None:
+        self.database, self.blobs, self.redis, self.caller = database, blobs, redis, caller
         self.validate = BatchValidation(database, blobs, max_line_bytes=10_000)
         endings = Endings(database, b"key", None)
+        streams = EventStreams(redis, "hr", 60)
         self.results = BatchResults(database, blobs, streams, endings, max_line_bytes=10_000)
         self.id = ""
 
@@ -57,7 +70,11 @@ class Hands:
 
     async def begin(self, lines: int = LINES) -> None:
         """Accept and validate a batch."""
-        content = jsonl(request(MODEL, f"id-{i}", f"Question {i}") for i in range(lines))
+        await self.begin_with([request(MODEL, f"id-{i}", f"Question {i}") for i in range(lines)])
+
+    async def begin_with(self, lines: list[dict[str, object]], *, in_file_order: bool = False) -> None:
+        """Accept and validate a batch of these."""
+        content = jsonl(lines)
         file_id = new_id("file")
         new = NewFile(file_id, self.caller.tenant_id, Purpose.BATCH, "a.jsonl", None)
         async with storing(self.database, self.blobs, new) as writer:
@@ -65,10 +82,33 @@ class Hands:
         await finish_file(self.database, file_id, size_bytes=len(content))
         self.id = new_id("batch")
         batch = NewBatch(
-            self.id, self.caller, "/v1/chat/completions", "1h", 3600.0, {}, 3600.0, file_id, len(content)
+            id=self.id,
+            caller=self.caller,
+            endpoint="/v1/chat/completions",
+            completion_window="1h",
+            window_s=3600.0,
+            metadata={},
+            output_ttl_s=3600.0,
+            input_file_id=file_id,
+            input_bytes=len(content),
+            in_file_order=in_file_order,
         )
         await create_batch(self.database, batch, None, lambda batch: Earlier(batch.id, 200, None))
         await self.validate()
+
+    def dispatch(self, publisher: Any) -> Dispatch:
+        """The dispatcher of a process that just took the lead."""
+        ceilings = Ceilings(self.redis, "hr")
+        return Dispatch(
+            self.database,
+            publisher,
+            ceilings,
+            EventStreams(self.redis, "hr", 60),
+            Endings(self.database, b"key", None),
+            order="fair",
+            idle_s=1.0,
+            older_s=-1.0,
+        )
 
     async def batch(self) -> Batch:
         """As it is now."""
@@ -109,8 +149,6 @@ class Hands:
 async def hands(
     database: AsyncEngine, blobs: Blobs, streams_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Hands]:
-    from redis.asyncio import Redis
-
     folder = tmp_path_factory.mktemp("model")
     make_model(folder)
     ModelTokenizer(folder)
@@ -118,7 +156,7 @@ async def hands(
     async with database.begin() as connection:
         await connection.execute(sa.text("UPDATE models SET path = :path"), {"path": str(folder)})
     redis = Redis.from_url(streams_url)
-    yield Hands(database, blobs, EventStreams(redis, "hr", 60), caller)
+    yield Hands(database, blobs, redis, caller)
     await redis.aclose()
 
 
@@ -135,6 +173,31 @@ async def test_a_batch_has_never_more_open_tasks_than_it_may(hands: Hands) -> No
     assert (batch.total, batch.completed, batch.failed) == (LINES, LINES, 0)
     lines = await hands.lines_of(batch.output_file_id)
     assert sorted(str(line["custom_id"]) for line in lines) == sorted(f"id-{i}" for i in range(LINES))
+
+
+@pytest.mark.parametrize("in_file_order", [True, False])
+async def test_lines_go_as_they_stand_or_by_prefix_and_longest_first(
+    hands: Hands, in_file_order: bool
+) -> None:
+    lines = [
+        request(MODEL, f"{name}-{most}", "") | {"body": instructed(name, most)}
+        for name, most in [("a", 5), ("b", 9), ("a", 20), ("b", 30), ("a", 10)]
+    ]
+    await hands.begin_with(lines, in_file_order=in_file_order)
+    await hands.expansion()()
+    sent: list[str] = []
+
+    class Recorder:
+        def publish_many(self, wakeups: Any) -> None:
+            sent.extend(wakeup.task_id for wakeup in wakeups)
+
+    worker = WorkerRow("w1", MODEL, "deterministic", "1", "short,medium,long", 8, 0, "ready")
+    await describe_worker(hands.database, worker)
+    await hands.dispatch(Recorder())()
+    names = dict(await hands.query("SELECT task_id, custom_id FROM batch_items"))
+    in_file = [line["custom_id"] for line in lines]
+    longest_first = ["b-30", "b-9", "a-20", "a-10", "a-5"]
+    assert [names[task_id] for task_id in sent] == (in_file if in_file_order else longest_first)
 
 
 async def test_usage_and_cost_are_the_sums_of_the_ledger_at_every_moment(hands: Hands) -> None:
