@@ -109,7 +109,8 @@ class Arms:
     def offline(self, bodies: list[dict[str, Any]]) -> dict[str, Any]:
         """Run vLLM's own."""
         assert self._offline is not None
-        answer = self._offline.ask(do="run", bodies=bodies)
+        with self._stack.paused():
+            answer = self._offline.ask(do="run", bodies=bodies)
         return _run("offline", answer["tokens"], answer["wall_s"], bodies)
 
     def batch(self, arm: str, bodies: list[dict[str, Any]], order: str = "prefix") -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 Arms: `idle`, people alone; `batch`, batch work alone; `fifo`, both in one queue, in order of arrival, on a worker
 that reserves no slot and takes none away; `ours`, both with their priorities under the default rules. `batch` and
-`fifo` run on a stack of the plain worker, `idle` and `ours` on one of ours; both stay loaded and the idle one
-takes no CPU time. People arrive at the same random moments in all arms of a round, whatever becomes of them.
+`fifo` run on a stack of the plain worker, `idle` and `ours` on one of ours; both stay loaded and the one that is
+not measured stands still. People arrive at the same random moments in all arms of a round, whatever becomes of them.
 
 Runs begin in the steady state: the first task of each place asks for a random part of the output tokens.
 """
@@ -111,17 +111,18 @@ class Arms:
     def run(self, arm: str, round_: int, *, seconds: float | None = None) -> Run:
         """Run one arm once."""
         plan = self._plan
-        stack = self._ours if arm in ("idle", "ours") else self._plain
+        stack, other = (self._ours, self._plain) if arm in ("idle", "ours") else (self._plain, self._ours)
         if seconds is None:
             seconds = plan.seconds * (plan.alone if arm in ("idle", "batch") else 1)
-        answer = self._client.ask(
-            **stack.address,
-            batch=[] if arm == "idle" else self._batch(stack.model, round_, seconds),
-            people=[] if arm == "batch" else self._people(stack.model, round_, seconds),
-            in_flight=plan.in_flight,
-            seconds=seconds,
-            priorities=["batch", "interactive"] if arm in ("idle", "ours") else ["standard", "standard"],
-        )
+        with other.paused():
+            answer = self._client.ask(
+                **stack.address,
+                batch=[] if arm == "idle" else self._batch(stack.model, round_, seconds),
+                people=[] if arm == "batch" else self._people(stack.model, round_, seconds),
+                in_flight=plan.in_flight,
+                seconds=seconds,
+                priorities=["batch", "interactive"] if arm in ("idle", "ours") else ["standard", "standard"],
+            )
         return measured(arm, answer, min(plan.ramp_s, seconds / 2), seconds)
 
     def _batch(self, model: str, round_: int, seconds: float) -> list[dict[str, Any]]:

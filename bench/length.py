@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from bench import machine
 from bench.harness import Result, Row, percentile, row
@@ -103,14 +104,18 @@ class Arms:
             }
             for place, at in enumerate(order)
         ]
+        with self._stacks["fifo" if arm == "ours" else "fair"].paused():
+            return self._live(name, arrivals)
+
+    def _live(self, name: str, arrivals: list[dict[str, Any]]) -> list[Lived]:
         address = self._stacks[name].address
         answer = self._client.ask(
             host=address["host"], port=address["port"], keys=[address["key"]], arrivals=arrivals
         )
         ids = [one["task_id"] for one in answer if one["status"] == 202]
-        if len(ids) != len(drawn):
+        if len(ids) != len(arrivals):
             statuses = sorted({one["status"] for one in answer} - {202})
-            raise ValueError(f"{len(drawn) - len(ids)} of {len(drawn)} were refused: {statuses}")
+            raise ValueError(f"{len(arrivals) - len(ids)} of {len(arrivals)} were refused: {statuses}")
         self._rows[name].wait(ids, self._plan.within_s)
         lived = self._rows[name].read(ids)
         if any(one.state != "completed" for one in lived):

@@ -68,10 +68,12 @@ class Arms:
         """Run one arm once. Raises: ValueError when it made other than the tokens asked for."""
         self._meter.restart()
         if arm == "raw":
-            answer = self._raw.ask(do="run", bodies=bodies, in_flight=in_flight)
+            with self._stack.paused():
+                answer = self._raw.ask(do="run", bodies=bodies, in_flight=in_flight)
+                cpu = self._meter.read()
         else:
             answer = self._client.ask(**self._stack.address, bodies=bodies, in_flight=in_flight)
-        cpu = self._meter.read()
+            cpu = self._meter.read()
         expected = sum(one["max_tokens"] for one in bodies)
         if answer["tokens"] != expected:
             raise ValueError(f"{arm} made {answer['tokens']} tokens, not {expected}")

@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -215,10 +215,13 @@ def bench(*, quick: bool, engine: str, say: Callable[[str], None], data: Path | 
         say("measuring the capacity")
         client.closed_loop("stack", plan.closed // 2)
         client.closed_loop("vllm", plan.closed // 2)  # both warm
-        tokens_per_s = client.closed_loop("vllm", plan.closed)["output_throughput"]
+        with stack.paused():
+            tokens_per_s = client.closed_loop("vllm", plan.closed)["output_throughput"]
         say(f"vllm: {tokens_per_s:.0f} tokens/s")
         runs = [
-            run for load in LOADS for run in _at_load(load, float(tokens_per_s), plan, trace, client, say)
+            run
+            for load in LOADS
+            for run in _at_load(load, float(tokens_per_s), plan, trace, client, stack, say)
         ]
     arms = {"plan": asdict(plan), "capacity_tokens_per_s": tokens_per_s, "runs": runs}
     return Result(NAME, machine.describe(), rows(plan, runs), arms)
@@ -230,13 +233,15 @@ def _at_load(
     plan: Plan,
     trace: Sequence[Arrival],
     client: Client,
+    stack: Stack,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     mean = sum(one.output_tokens for one in trace) / len(trace)
     arrivals = at_rate(trace, load * capacity / mean, plan.seconds)
     runs = list[dict[str, Any]]()
     for arm in interleaved("vllm", "stack", plan.pairs):
-        made = client.open_loop(arm, arrivals)
+        with stack.paused() if arm == "vllm" else nullcontext():
+            made = client.open_loop(arm, arrivals)
         runs.append(
             {
                 "arm": arm,

@@ -11,17 +11,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import httpx
 import psutil
 
 from bench.peer import PeerError, die_with_parent, log_tail
 
 READY_S = 300.0  # the first start converts the demo model
 _STOP_S = 90.0
+_STORES = ("valkey", "postgres")
+_AROUND_S = 1.5  # the slowest of what a stack does all the time is done once a second
 _MODELS = Path(".headrace") / "bench-models"  # converted once for all benchmarks run from a folder
 _DEMO_MODEL = "smollm2-135m-instruct"  # as `headrace up` names it
 
@@ -134,6 +138,38 @@ class Stack:
             else:
                 groups[name] = [process, *family]
         return groups
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Have all of its processes stand still: an idle stack takes a little CPU time, and its probe of the engine,
+        every half minute, made one step of another engine on the same cores ten times as long.
+        """
+        groups = self.groups()
+        last = [process for name in _STORES for process in groups.pop(name)]
+        # what asks stands still before what answers, and wakes after it: nobody sees an answer that comes late
+        processes = [process for group in groups.values() for process in group] + last
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in reversed(processes):
+                process.resume()
+        self._await_life()
+
+    def _await_life(self) -> None:
+        address = self.address
+        body = {"model": self.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+        answer = httpx.post(
+            f"http://{address['host']}:{address['port']}/v1/chat/completions",
+            headers={"Authorization": f"Bearer {address['key']}"},
+            json=body,
+            timeout=30,
+            trust_env=False,
+        )
+        if not answer.is_success:
+            raise PeerError(f"the stack did not wake up: {answer.status_code} {answer.text[:300]}")
+        time.sleep(_AROUND_S)  # each of its duties has had its turn
 
     def close(self) -> None:
         """Stop it and remove its folder."""

@@ -108,15 +108,17 @@ def bench(*, quick: bool, engine: str, say: Callable[[str], None]) -> Result:
                 body(on.model, chat_messages(tokenizer, PROMPT_TOKENS, (seed, number)), output_tokens)
                 for number in range(count)
             ]
+            other = off if arm == "on" else on
             meter.restart()
-            with scraping(on.metrics_urls) if arm == "on" else nullcontext():
+            with other.paused(), scraping(on.metrics_urls) if arm == "on" else nullcontext():
                 answer = client.ask(**arms[arm].address, bodies=bodies, in_flight=min(64, count))
+                cpu = meter.read()
             return {
                 "arm": arm,
                 "tokens": answer["tokens"],
                 "wall_s": round(answer["wall_s"], 3),
                 "tokens_per_s": round(answer["tokens"] / answer["wall_s"], 2),
-                "core_s": meter.read(),
+                "core_s": cpu,
             }
 
         say("warming up")
