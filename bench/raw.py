@@ -1,8 +1,8 @@
 """`headrace bench raw`: the whole stack against its own engine with nothing around it.
 
 Arms: `raw`, AsyncLLM.generate in a process of its own; `stack`, submit to the end of the events' stream. Same
-model, engine arguments, prompts and requests in flight; both engines stay loaded and the idle one takes no
-CPU time. The load on the stack runs on the same machine and is charged to the stack's arm.
+model, engine arguments, prompts and requests in flight; both engines stay loaded, and the stack stands still
+while it is not measured. The load on the stack runs on the same machine and is charged to the stack's arm.
 """
 
 import time

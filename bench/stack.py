@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,7 +25,7 @@ from bench.peer import PeerError, die_with_parent, log_tail
 READY_S = 300.0  # the first start converts the demo model
 _STOP_S = 90.0
 _STORES = ("valkey", "postgres")
-_AROUND_S = 1.5  # the slowest of what a stack does all the time is done once a second
+_AROUND_S = 1.5  # workers describe themselves once a second, and the dispatcher reads it twice
 _MODELS = Path(".headrace") / "bench-models"  # converted once for all benchmarks run from a folder
 _DEMO_MODEL = "smollm2-135m-instruct"  # as `headrace up` names it
 
@@ -141,35 +141,41 @@ class Stack:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Have all of its processes stand still: an idle stack takes a little CPU time, and its probe of the engine,
-        every half minute, made one step of another engine on the same cores ten times as long.
+        """Have all of its processes stand still; wait for an answer from it afterwards. Raises: PeerError.
+
+        An idle stack takes a little CPU time, and its probe of the engine, every half minute, stretched one step of
+        another engine on the same cores to over a second.
         """
         groups = self.groups()
-        last = [process for name in _STORES for process in groups.pop(name)]
-        # what asks stands still before what answers, and wakes after it: nobody sees an answer that comes late
-        processes = [process for group in groups.values() for process in group] + last
-        for process in processes:
-            process.suspend()
+        stores = [process for name in _STORES for process in groups.pop(name)]
+        processes = [process for group in groups.values() for process in group] + stores
         try:
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.suspend()
             yield
         finally:
-            for process in reversed(processes):
-                process.resume()
+            for process in reversed(processes):  # who answers wakes before who asks
+                with suppress(psutil.NoSuchProcess):
+                    process.resume()
         self._await_life()
 
     def _await_life(self) -> None:
         address = self.address
         body = {"model": self.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-        answer = httpx.post(
-            f"http://{address['host']}:{address['port']}/v1/chat/completions",
-            headers={"Authorization": f"Bearer {address['key']}"},
-            json=body,
-            timeout=30,
-            trust_env=False,
-        )
+        try:
+            answer = httpx.post(
+                f"http://{address['host']}:{address['port']}/v1/chat/completions",
+                headers={"Authorization": f"Bearer {address['key']}"},
+                json=body,
+                timeout=30,
+                trust_env=False,
+            )
+        except httpx.HTTPError as error:
+            raise PeerError(f"the stack did not wake up: {error!r}") from error
         if not answer.is_success:
             raise PeerError(f"the stack did not wake up: {answer.status_code} {answer.text[:300]}")
-        time.sleep(_AROUND_S)  # each of its duties has had its turn
+        time.sleep(_AROUND_S)
 
     def close(self) -> None:
         """Stop it and remove its folder."""

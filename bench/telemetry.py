@@ -4,7 +4,7 @@ On: every task traced to an OTLP receiver, metrics of all processes scraped, kno
 Off: none of these. Metrics are counted, tasks logged and Flower's events sent in both: they can't
 be turned off, and are part of what `bench raw` measures.
 
-Two stacks stand side by side, each with its engine loaded; the idle one takes next to no CPU time.
+Two stacks are there, each with its engine loaded; the one that is not measured stands still.
 """
 
 import threading

@@ -92,7 +92,7 @@ class BatchExpansion:
     async def _commit(
         self, batch: Batch, ready: Sequence[Ready], to_bytes: int, to_line: int, read_at: float
     ) -> None:
-        items, tasks = items_and_tasks(batch, ready)
+        items, tasks = items_and_tasks(ready)
         traces = [ItemTrace(self._tracer, batch.id) for _ in tasks]
         tasks = [trace.carried_by(task) for trace, task in zip(traces, tasks, strict=True)]
         left_s = max(0.0, batch.left_s - (time.monotonic() - read_at))

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import orjson
-
-from core.batch_order import order_by_prefix
 from core.lanes import Priority
 from core.lines import Line
 from runtime.prepare import Terms, prepare
@@ -28,7 +25,6 @@ class Ready:
     custom_id: str
     task: NewTask | None  # None: refused
     refusal: str | None = None  # JSON
-    prompt: bytes = b""  # what it begins with
 
 
 async def make_ready(
@@ -42,7 +38,7 @@ async def make_ready(
         if error.status >= 500:
             raise
         return refuse(batch, line, request.custom_id, error)
-    return Ready(line, request.custom_id, task, prompt=_prompt(request))
+    return Ready(line, request.custom_id, task)
 
 
 def refuse(batch: Batch, line: Line, custom_id: str, error: RequestError) -> Ready:
@@ -69,25 +65,16 @@ async def _prepare(
     return replace(task, prefix_key=None, in_order=True) if batch.in_file_order else task
 
 
-def _prompt(request: RequestLine) -> bytes:
-    body = request.body
-    return orjson.dumps(body.get("messages") or body.get("prompt") or body.get("input"))
-
-
-def items_and_tasks(batch: Batch, ready: Sequence[Ready]) -> tuple[list[NewItem], list[NewTask]]:
-    """Return the window's rows. Ids of tasks rise in the order in which they should run: queues go by them."""
-    places = [place for place, one in enumerate(ready) if one.task is not None]
-    order = (
-        range(len(places)) if batch.in_file_order else order_by_prefix([ready[at].prompt for at in places])
-    )
-    ids = sorted(new_id("task") for _ in places)
-    id_of = {places[at]: id_ for at, id_ in zip(order, ids, strict=True)}
-    items = [
-        NewItem(one.line.number, one.custom_id, id_of.get(place), one.refusal)
-        for place, one in enumerate(ready)
-    ]
-    tasks = [replace(one.task, id=id_of[place]) for place, one in enumerate(ready) if one.task is not None]
-    return items, sorted(tasks, key=lambda task: task.id)
+def items_and_tasks(ready: Sequence[Ready]) -> tuple[list[NewItem], list[NewTask]]:
+    """Return the window's rows. Ids of tasks rise as the lines stand: of equal ranks the lower id goes first."""
+    ids = iter(sorted(new_id("task") for one in ready if one.task is not None))
+    items, tasks = list[NewItem](), list[NewTask]()
+    for one in ready:
+        task = None if one.task is None else replace(one.task, id=next(ids))
+        items.append(NewItem(one.line.number, one.custom_id, None if task is None else task.id, one.refusal))
+        if task is not None:
+            tasks.append(task)
+    return items, tasks
 
 
 def first_tasks(ready: Sequence[Ready], count: int) -> list[Ready]:

@@ -17,7 +17,7 @@ from control.announce import announce
 from control.measuring import Measuring
 from control.queue import BUSY_S, Queue
 from core.failures import Failure
-from core.lanes import Lane
+from core.lanes import Lane, Priority
 from core.order import Head, Turns, plan_fair, plan_fifo
 from core.prefix import Streak, lengthen
 from core.states import TaskState
@@ -81,14 +81,15 @@ class Dispatch:
         at_least_s = 0.0 if self._rest_s is None else max(BUSY_S, self._took_s * _SHARE)
         rest_s = self._idle_s if self._rest_s is None else self._rest_s
         await asyncio.sleep(at_least_s)
-        if rest_s > at_least_s:
-            try:
-                async with asyncio.timeout(rest_s - at_least_s):
-                    await self._wake.wait()
-                await asyncio.sleep(self._older_s)  # it is not seen before
-            except TimeoutError:
-                pass
+        if rest_s <= at_least_s:
+            return  # what was heard meanwhile may be too young to be seen at the next look: it is heard after that
+        try:
+            async with asyncio.timeout(rest_s - at_least_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
         self._wake.clear()
+        await asyncio.sleep(self._older_s)  # it is not seen before
 
     def wake(self) -> None:
         """Something waits: look at once."""
@@ -173,12 +174,14 @@ class Dispatch:
     def _note_streaks(self, model: str, picks: Sequence[Head]) -> None:
         by_group: dict[Group, list[Head]] = {}
         for head in picks:
-            if head.prefix is not None:
+            if head.priority is Priority.BATCH:
                 lane = Lane(model, head.length_class, head.priority)
                 by_group.setdefault(Group(lane, head.tenant_id), []).append(head)
         for group, heads in by_group.items():
             streak = lengthen(self._streaks.get(group), heads)
-            if streak is not None:
+            if streak is None:
+                self._streaks.pop(group, None)
+            else:
                 self._streaks[group] = streak
 
     async def _publish(self, picks: Sequence[Outgoing]) -> bool:

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from core.fair_share import Lift, charge, lift
 from core.fleet import Fleet, Replica
 from core.lanes import Lane, Priority, parse_length_classes
-from core.order import Head, Places
+from core.order import FIFO, Head, Places
 from core.pace import Pace
 from core.prefix import Streak, by_prefix
 from core.slots import Kind, SlotRules, parse_ceilings
@@ -16,7 +16,7 @@ from storage.outbox import Outgoing
 from storage.queue_heads import Group, Waiting
 
 BUSY_S = 0.1  # between two looks while something waits; what lies ahead in the broker lasts for longer
-_CALM_S = 0.5  # while only batch work waits and enough of it lies ahead
+CALM_S = 0.5  # while only batch work waits and enough of it lies ahead
 _LEAST_HEADS = 4  # read of each group: its tenant may be the only one with room
 _MOST_HEADS = 512
 _READY = "ready"
@@ -97,7 +97,7 @@ class Queue:
 
     def _kind(self, lane: Lane) -> Kind:
         # first come, first served: nobody takes another's place
-        return Kind(Priority.BATCH if self._fifo else lane.priority, lane.length_class)
+        return Kind(FIFO if self._fifo else lane.priority, lane.length_class)
 
     def rest_s(self) -> float | None:
         """Return how long the next look may wait; None while nothing waits that a replica takes.
@@ -107,7 +107,7 @@ class Queue:
         if not self._going_on:
             return None
         only_batch = all(kind.priority is Priority.BATCH for _, kind in self._going_on)
-        return _CALM_S if only_batch and not self._ran_short else BUSY_S
+        return CALM_S if only_batch and not self._ran_short else BUSY_S
 
     def groups_with_room(self) -> list[Group]:
         """Return the groups of which something could be sent."""
@@ -125,7 +125,7 @@ class Queue:
         groups = self.groups_with_room()
         room = max(self.fleets[group.lane.model].room(self._kind(group.lane)) for group in groups)
         if self._fifo:
-            limit = min(_MOST_HEADS, sum(fleet.most_room(Priority.BATCH) for fleet in self.fleets.values()))
+            limit = min(_MOST_HEADS, sum(fleet.most_room(FIFO) for fleet in self.fleets.values()))
             full = sorted(self._full_before)
             waiting = await read_oldest(database, groups, older_s=older_s, limit=limit, without=full)
             return self._by_model([self._head(one) for one in waiting], waiting)
@@ -211,7 +211,7 @@ class Queue:
             anything = any(of == model for of, _ in backlog)
             for priority in Priority:
                 blocked = blocked or (model, priority) in backlog or (self._fifo and anything)
-                room = fleet.most_room(Priority.BATCH if self._fifo else priority)
+                room = fleet.most_room(FIFO if self._fifo else priority)
                 of_model[priority] = 0 if blocked else held + self._published(model, priority) + room
             ceilings[model] = of_model
         return ceilings

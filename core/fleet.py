@@ -17,9 +17,8 @@ from core.slots import Kind, SlotRules
 # Messages that wait in the broker so that no slot is idle until the dispatcher looks again. While only batch work
 # waits it looks less often: nobody minds who of it is next, and each look takes time from the engine on a small machine
 AHEAD_S = {Priority.INTERACTIVE: 0.25, Priority.STANDARD: 0.25, Priority.BATCH: 1.0}
-BURST = (
-    8  # of batch work at least one part in so many of the slots: requests that began together end together
-)
+# Of batch work at least one part in so many of the slots, up to a number: requests that began together end together
+BURST, BURST_MOST = 8, 8
 
 
 @dataclass(slots=True)
@@ -116,6 +115,6 @@ class Fleet:
 
     def _ahead(self, replica: Replica, priority: Priority) -> int:
         ahead, total = self.ahead[priority], replica.rules.total
-        if priority is Priority.BATCH and ahead:
-            ahead = max(ahead, total // BURST)
+        if priority is Priority.BATCH:
+            ahead = max(ahead, min(total // BURST, BURST_MOST))
         return min(ahead, total)

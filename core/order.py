@@ -2,8 +2,8 @@
 
 1. Priorities go in order. One that has waited too long gets every `EVERY`-th place, so none starves.
 2. Inside a priority the tenant with the smallest virtual token counter goes next (`core.fair_share`).
-3. Inside a tenant the lowest rank goes next: shorter ones first, bounded by age, deadlines in sight
-   (`core.ranking`); batch work keeps to one prefix for a while (`core.prefix`).
+3. Inside a tenant the lowest rank goes next: shorter ones first, of batch work the longer, bounded by age,
+   deadlines in sight (`core.ranking`); batch work keeps to one prefix for a while (`core.prefix`).
 
 A task whose deadline can't be met any more is named as late and takes nobody's place. A tenant that runs as many
 tasks as it may holds nobody up either.
@@ -21,6 +21,7 @@ from core.lanes import LengthClass, Priority
 from core.slots import Kind
 
 EVERY = 8  # a priority that has waited too long gets one place in so many
+FIFO = Priority.STANDARD  # what all work counts as where first come is first served
 OVERDUE_S = {Priority.INTERACTIVE: 0.0, Priority.STANDARD: 30.0, Priority.BATCH: 120.0}  # too long
 
 
@@ -113,7 +114,7 @@ def plan_fifo(heads: Sequence[Head], fleet: Fleet, places: Places | None = None)
     for head in heads:
         if head.late or places.none_for(head.tenant_id):
             continue
-        if fleet.take(Kind(Priority.BATCH, head.length_class)):
+        if fleet.take(Kind(FIFO, head.length_class)):
             places.take(head.tenant_id)
             picks.append(head)
     return Plan(picks, late)

@@ -40,26 +40,28 @@ class Streak:
 
 
 def by_prefix(heads: Sequence[Head], mates: Sequence[Head], streak: Streak | None) -> list[Head]:
-    """Order one group: the running prefix until its run is over, then prefix by prefix, oldest rank first.
+    """Order one group: the running prefix until its run is over, then prefix by prefix, lowest rank first.
+
+    What is more than a run comes after a run of each: it waits for the others, and for nothing else.
 
     `heads` and `mates` (tasks of the running prefix, further back) are in rank order.
     """
-    order: dict[int | None, list[Head]] = {}
+    order: dict[int | None, dict[str, Head]] = {}
     for head in [*heads, *mates]:
-        order.setdefault(head.prefix, []).append(head)
-    runs = list(order)
-    if streak is not None and streak.prefix in order and streak.length < RUN:
+        order.setdefault(head.prefix, {}).setdefault(head.id, head)
+    runs, left = list(order), RUN
+    if streak is not None and streak.prefix in order:
+        over = streak.length >= RUN
         runs.remove(streak.prefix)
-        runs.insert(0, streak.prefix)
-    seen: set[str] = set()
-    ordered = []
+        runs.insert(len(runs) if over else 0, streak.prefix)
+        left = RUN if over else RUN - streak.length
+    ordered, rest = list[Head](), list[Head]()
     for prefix in runs:
-        left = RUN - (streak.length if streak is not None and prefix == streak.prefix else 0)
-        for head in order[prefix][: max(left, 1)]:
-            if head.id not in seen:
-                seen.add(head.id)
-                ordered.append(head)
-    return ordered
+        run = list(order[prefix].values())
+        most = left if streak is not None and prefix == streak.prefix else RUN
+        ordered += run[:most]
+        rest += run[most:]
+    return ordered + rest
 
 
 def lengthen(streak: Streak | None, picked: Sequence[Head]) -> Streak | None:

@@ -26,7 +26,7 @@ class OutboxFigures:
 
 
 # What waits is counted by triggers; ages are read at the heads: of each tenant the task that goes next, which is
-# the oldest but for what shorter ones may overtake.
+# the oldest but for what others may overtake (`core.ranking`: batch work by as much as MOST_DELAY_S).
 _LANES = sa.text("""
 WITH RECURSIVE g AS (
   (SELECT model, priority, tenant_id, length_class FROM tasks WHERE state = 'queued' AND published_at IS NULL

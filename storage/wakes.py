@@ -21,6 +21,9 @@ class News(StrEnum):
     BATCHES = "batches"  # one was made, or is to be cancelled
 
 
+_KNOWN = frozenset(News)
+
+
 def tell(redis: Redis, key_prefix: str, news: News) -> None:
     """Tell it; blocking."""
     redis.publish(channel(key_prefix), news)
@@ -33,9 +36,9 @@ async def heard(redis: AsyncRedis, key_prefix: str) -> AsyncIterator[News]:
         await pubsub.subscribe(channel(key_prefix))
         while True:
             message = await pubsub.get_message(timeout=60)
-            if message is not None:
-                with suppress(ValueError):  # of another version
-                    yield News(message["data"].decode())
+            word = None if message is None else message["data"].decode()
+            if word in _KNOWN:  # others are of another version
+                yield News(word)
     finally:
         with suppress(RedisError, OSError):
             await pubsub.aclose()  # type: ignore[no-untyped-call]

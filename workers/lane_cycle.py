@@ -42,12 +42,13 @@ class LaneCycle:
 
 
 def _rank(queue: str) -> tuple[int, int, str]:
-    """Priority first, then the shorter; a queue that is no lane's comes last."""
+    """Priority first, then the shorter, of batch work the longer (`core.ranking`); no lane's queue comes last."""
     try:
         lane = Lane.parse(queue)
     except ValueError:
         return len(Priority), 0, queue
-    return lane.priority.rank, list(LengthClass).index(lane.length_class), queue
+    length = list(LengthClass).index(lane.length_class)
+    return lane.priority.rank, -length if lane.priority is Priority.BATCH else length, queue
 
 
 def is_interactive(queue: str) -> bool:

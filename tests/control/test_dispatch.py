@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control.dispatch import Dispatch
-from control.queue import BUSY_S, Queue
+from control.queue import BUSY_S, CALM_S, Queue
 from core.fleet import BURST
 from core.lanes import Lane, LengthClass, Priority
 from core.pace import Pace
@@ -118,6 +118,22 @@ async def test_it_rests_longer_only_while_batch_work_alone_waits_and_enough_lies
     await dispatch()
     assert len(sent.ids) == 16 + 16 // BURST + 1  # what lies ahead for files is overtaken
     assert await rest_s() == calm_s
+
+
+async def test_what_was_heard_in_a_short_rest_is_still_heard_in_the_next_long_one(
+    database: AsyncEngine, caller: Caller, redis: Redis
+) -> None:
+    await there_is_a_worker(database, slots=1)
+    dispatch = dispatcher(database, redis, Recorder())
+    for _ in range(4):
+        await queued(database, caller, priority=Priority.BATCH)
+    await dispatch()
+    dispatch.wake()  # by a task so young that the next look does not see it
+    await dispatch.pause()
+    await dispatch()  # only batch work is seen, and enough of it lies ahead: it would rest
+    began = asyncio.get_running_loop().time()
+    await dispatch.pause()
+    assert asyncio.get_running_loop().time() - began < CALM_S - BUSY_S
 
 
 async def test_a_light_tenant_goes_before_a_flood(

@@ -1,13 +1,11 @@
 """What of a batch is pure: windows, lines in blocks, and their order."""
 
-import itertools
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.batch_order import order_by_prefix
 from core.batches import MAX_LINES, BatchState, end_of, parse_window
 from core.lines import Line, LineSplitter, LineTooLongError
 from schemas.batches import LineError, read_line
@@ -68,26 +66,6 @@ def test_a_line_that_could_fill_memory_is_refused_before_its_end_is_seen() -> No
     with pytest.raises(LineTooLongError) as caught:
         list(splitter.feed(b"x" * 101))
     assert caught.value.number == 4
-
-
-def test_prompts_that_begin_alike_follow_one_another() -> None:
-    shared = [bytes([65 + i]) * 300 for i in range(4)]
-    prompts = [shared[i * 7 % 4] + b"%d" % i for i in range(12)]
-    order = order_by_prefix(prompts)
-    assert sorted(order) == list(range(12))
-    groups = [prompts[place][:300] for place in order]
-    assert sum(one != other for one, other in itertools.pairwise(groups)) == 3
-    assert groups[0] == prompts[0][:300], "the group of the file's first line comes first"
-
-
-def test_prompts_that_share_little_keep_the_file_s_order() -> None:
-    prompts = [b"the same few words, then %d" % (97 * i % 10) for i in range(10)]
-    assert order_by_prefix(prompts) == list(range(10))
-
-
-def test_within_a_group_longer_shared_beginnings_stand_together() -> None:
-    prompts = [b"s" * 300 + tail for tail in (b"b2", b"a1", b"b1", b"a2")]
-    assert order_by_prefix(prompts) == [1, 3, 2, 0]
 
 
 def line(number: int, custom_id: str = "") -> Line:

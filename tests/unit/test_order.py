@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.fair_share import lift
-from core.fleet import Fleet, Replica
+from core.fleet import BURST, BURST_MOST, Fleet, Replica
 from core.lanes import LengthClass, Priority
 from core.order import EVERY, Head, Places, Turns, plan_fair, plan_fifo
 from core.pace import Ended, Meter, Pace
@@ -34,11 +34,16 @@ def head(
     return Head(name, tenant, priority, length_class, tokens, rank, age_s, remaining_s, needs_s, prefix)
 
 
+class Bare(Fleet):
+    """Slots alone, with nothing ahead."""
+
+    def _ahead(self, replica: Replica, priority: Priority) -> int:
+        return 0
+
+
 def fleet(slots: int, *, classes: frozenset[LengthClass] = ALL, ahead: bool = False) -> Fleet:
-    made = Fleet([Replica("w1", classes, SlotRules(max(slots, 1)))])
-    if not ahead:
-        made.ahead = dict.fromkeys(Priority, 0)
-    return made
+    replicas = [Replica("w1", classes, SlotRules(max(slots, 1)))]
+    return Fleet(replicas) if ahead else Bare(replicas)
 
 
 def names(
@@ -151,6 +156,20 @@ def test_what_is_on_its_way_stands_in_the_way_of_no_higher_priority() -> None:
     assert [replica.free(kind) for kind in (batch, standard)] == [0, 0]
 
 
+def test_batch_work_runs_short_when_less_than_half_of_what_may_lie_ahead_does() -> None:
+    kind = Kind(Priority.BATCH, LengthClass.SHORT)
+    replica = Replica("w1", ALL, SlotRules(48), {kind: 48})
+    made = Fleet([replica])
+    assert made.room(kind) == 48 // BURST == 6
+    for coming, short in ((0, True), (2, True), (3, False), (6, False)):
+        replica.coming = {kind: coming}
+        assert made.runs_short(kind) is short
+    other = Replica("w2", frozenset({LengthClass.LONG}), SlotRules(8))
+    assert not Fleet([replica, other]).runs_short(kind), "only who takes it counts"
+    assert Fleet([Replica("w1", ALL, SlotRules(1024), {kind: 1024})]).room(kind) == BURST_MOST
+    assert Fleet([replica], finished_per_s=20.0).runs_short(kind), "the faster, the more lies ahead"
+
+
 def test_a_ceiling_holds_for_what_is_sent_too() -> None:
     replica = Replica("w1", ALL, SlotRules(8, ceilings={LengthClass.LONG: 2}))
     assert replica.free(Kind(Priority.BATCH, LengthClass.LONG)) == 2
@@ -165,8 +184,7 @@ def test_the_replica_that_takes_few_classes_is_used_first() -> None:
         Replica("all", ALL, SlotRules(1)),
         Replica("short", frozenset({LengthClass.SHORT}), SlotRules(1)),
     )
-    made = Fleet(both)
-    made.ahead = dict.fromkeys(Priority, 0)
+    made = Bare(both)
     assert made.take(Kind(Priority.STANDARD, LengthClass.SHORT))
     assert made.take(Kind(Priority.STANDARD, LengthClass.LONG))
     assert not made.take(Kind(Priority.STANDARD, LengthClass.SHORT))
@@ -302,7 +320,11 @@ def test_batch_work_keeps_to_a_prefix_for_a_while_and_then_takes_turns() -> None
     heads = [head(str(n), priority=Priority.BATCH, prefix=n % 2, rank=n) for n in range(6)]
     assert [one.id for one in by_prefix(heads, (), None)] == ["0", "2", "4", "1", "3", "5"]
     assert [one.id for one in by_prefix(heads, (), Streak(1, 3))] == ["1", "3", "5", "0", "2", "4"]
-    assert next(one.id for one in by_prefix(heads, (), Streak(1, RUN))) == "0"
+    assert [one.id for one in by_prefix(heads, (), Streak(1, RUN))] == ["0", "2", "4", "1", "3", "5"]
+    alone = [head(str(n), priority=Priority.BATCH, prefix=1, rank=n) for n in range(RUN + 9)]
+    assert by_prefix(alone, alone[3:5], Streak(1, 3 * RUN)) == alone, (
+        "with nobody to take turns with it goes on"
+    )
     assert lengthen(Streak(0, 1), heads[:3:2]) == Streak(0, 3)
     assert lengthen(Streak(0, 1), heads[:2]) == Streak(1, 1)
 

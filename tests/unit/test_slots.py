@@ -191,4 +191,4 @@ def test_every_lane_with_work_is_served_within_a_bounded_number_of_starts(busy: 
 def test_lanes_are_asked_in_the_order_of_service_and_only_where_work_may_start() -> None:
     cycle = LaneCycle(lambda queue: "long" not in queue)
     cycle.update(set(QUEUES))
-    assert cycle.consume(99) == ["m.short.standard", "m.medium.standard", "m.short.batch", "m.medium.batch"]
+    assert cycle.consume(99) == ["m.short.standard", "m.medium.standard", "m.medium.batch", "m.short.batch"]
