@@ -1,16 +1,20 @@
 """/v1/batches as the official client and a plain one see it, on the engine that makes up its text."""
 
+import asyncio
 import json
+from collections import Counter
 from typing import Any
 
 import httpx
 import pytest
 from openai import AsyncOpenAI
+from redis.asyncio import Redis
 
+from storage.wakes import News, channel, heard
 from tests.batches.lines import ended, jsonl, request, results, upload
 from tests.support.stacks import SharedStack as Stack
 from tests.support.tenants import other_tenant
-from tests.support.waiting import eventually_async
+from tests.support.waiting import eventually, eventually_async
 
 
 async def start(openai: AsyncOpenAI, content: bytes, **options: Any) -> Any:
@@ -44,6 +48,33 @@ async def test_a_batch_runs_to_its_end_and_every_custom_id_has_one_result(
     assert done.usage.total_tokens == done.usage.input_tokens + done.usage.output_tokens
     output = await openai.files.retrieve(done.output_file_id)
     assert (output.purpose, output.filename) == ("batch_output", f"{batch.id}_output.jsonl")
+
+
+async def test_who_makes_or_cancels_a_batch_tells_the_control_process(
+    openai: AsyncOpenAI, stack: Stack
+) -> None:
+    redis = Redis.from_url(stack.broker_url)
+    prefix = stack.environment.get("HEADRACE_KEY_PREFIX", "hr")
+    told = Counter[News]()
+
+    async def hear() -> None:
+        async for news in heard(redis, prefix):
+            told[news] += 1
+
+    async def listening() -> bool:
+        # the control process, and this test
+        return bool((await redis.pubsub_numsub(channel(prefix)))[0][1] >= 2)
+
+    hearing = asyncio.create_task(hear())
+    await eventually_async(listening, what="the channel is heard")
+    batch = await start(openai, jsonl([request(stack.model, "a", "Hello", max_tokens=2)]))
+    await eventually(lambda: told[News.BATCHES] == 1, what="news of the new batch")
+    await ended(openai, batch.id)
+    await openai.batches.cancel(batch.id)
+    await eventually(lambda: told[News.BATCHES] == 2, what="news of the cancel")
+    hearing.cancel()
+    await asyncio.gather(hearing, return_exceptions=True)
+    await redis.aclose()
 
 
 async def test_bad_requests_fail_alone_with_their_status_and_place(openai: AsyncOpenAI, stack: Stack) -> None:
