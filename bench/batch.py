@@ -10,6 +10,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -128,12 +129,13 @@ class Arms:
             "completion_window": "1h",
             "order": order,
         }
-        began = time.perf_counter()
-        batch = self._ask("POST", "/v1/batches", json=asked)
-        while batch["status"] not in ("completed", "failed", "expired", "cancelled"):
-            time.sleep(POLL_S)
-            batch = self._ask("GET", f"/v1/batches/{batch['id']}")
-        wall_s = time.perf_counter() - began
+        with self._offline.paused() if self._offline else nullcontext():
+            began = time.perf_counter()
+            batch = self._ask("POST", "/v1/batches", json=asked)
+            while batch["status"] not in ("completed", "failed", "expired", "cancelled"):
+                time.sleep(POLL_S)
+                batch = self._ask("GET", f"/v1/batches/{batch['id']}")
+            wall_s = time.perf_counter() - began
         if batch["request_counts"]["completed"] != len(bodies):
             raise ValueError(f"the batch did not complete: {batch}")
         usage = batch["usage"]

@@ -4,7 +4,8 @@ import platform
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,20 @@ def family(pid: int) -> list[psutil.Process]:
     """Return a process and all that descend from it, itself first."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
+
+
+@contextmanager
+def standing_still(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """Have processes stand still, in this order; they wake in the other one."""
+    try:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        yield
+    finally:
+        for process in reversed(processes):
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 def free_port() -> int:

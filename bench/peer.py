@@ -12,9 +12,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
+
+from bench.machine import family, standing_still
 
 _PR_SET_PDEATHSIG = 1
 _END_S = 15.0
@@ -79,6 +82,10 @@ class Peer:
         if "error" in answer:
             raise PeerError(f"{answer['error']}\n{log_tail(self._log)}")
         return answer["answer"]
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Have it and its engine stand still: an idle engine looks for work many times a second."""
+        return standing_still(family(self.pid))
 
     def close(self) -> None:
         """End it: it reads the end of its input."""

@@ -1,8 +1,8 @@
 """`headrace bench raw`: the whole stack against its own engine with nothing around it.
 
 Arms: `raw`, AsyncLLM.generate in a process of its own; `stack`, submit to the end of the events' stream. Same
-model, engine arguments, prompts and requests in flight; both engines stay loaded, and the stack stands still
-while it is not measured. The load on the stack runs on the same machine and is charged to the stack's arm.
+model, engine arguments, prompts and requests in flight; both engines stay loaded, and what is not measured
+stands still. The load on the stack runs on the same machine and is charged to the stack's arm.
 """
 
 import time
@@ -72,8 +72,9 @@ class Arms:
                 answer = self._raw.ask(do="run", bodies=bodies, in_flight=in_flight)
                 cpu = self._meter.read()
         else:
-            answer = self._client.ask(**self._stack.address, bodies=bodies, in_flight=in_flight)
-            cpu = self._meter.read()
+            with self._raw.paused():
+                answer = self._client.ask(**self._stack.address, bodies=bodies, in_flight=in_flight)
+                cpu = self._meter.read()
         expected = sum(one["max_tokens"] for one in bodies)
         if answer["tokens"] != expected:
             raise ValueError(f"{arm} made {answer['tokens']} tokens, not {expected}")

@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -113,6 +113,10 @@ class VllmServer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Have it and its engine stand still."""
+        return machine.standing_still(machine.family(self._process.pid))
 
     def close(self) -> None:
         """End it."""
@@ -221,7 +225,7 @@ def bench(*, quick: bool, engine: str, say: Callable[[str], None], data: Path | 
         runs = [
             run
             for load in LOADS
-            for run in _at_load(load, float(tokens_per_s), plan, trace, client, stack, say)
+            for run in _at_load(load, float(tokens_per_s), plan, trace, client, stack, peer, say)
         ]
     arms = {"plan": asdict(plan), "capacity_tokens_per_s": tokens_per_s, "runs": runs}
     return Result(NAME, machine.describe(), rows(plan, runs), arms)
@@ -234,13 +238,14 @@ def _at_load(
     trace: Sequence[Arrival],
     client: Client,
     stack: Stack,
+    peer: VllmServer,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     mean = sum(one.output_tokens for one in trace) / len(trace)
     arrivals = at_rate(trace, load * capacity / mean, plan.seconds)
     runs = list[dict[str, Any]]()
     for arm in interleaved("vllm", "stack", plan.pairs):
-        with stack.paused() if arm == "vllm" else nullcontext():
+        with stack.paused() if arm == "vllm" else peer.paused():
             made = client.open_loop(arm, arrivals)
         runs.append(
             {

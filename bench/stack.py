@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,7 @@ from typing import Any, Self
 import httpx
 import psutil
 
+from bench.machine import standing_still
 from bench.peer import PeerError, die_with_parent, log_tail
 
 READY_S = 300.0  # the first start converts the demo model
@@ -148,16 +149,9 @@ class Stack:
         """
         groups = self.groups()
         stores = [process for name in _STORES for process in groups.pop(name)]
-        processes = [process for group in groups.values() for process in group] + stores
-        try:
-            for process in processes:
-                with suppress(psutil.NoSuchProcess):
-                    process.suspend()
+        # who asks stops before who answers, and wakes after it
+        with standing_still([process for group in groups.values() for process in group] + stores):
             yield
-        finally:
-            for process in reversed(processes):  # who answers wakes before who asks
-                with suppress(psutil.NoSuchProcess):
-                    process.resume()
         self._await_life()
 
     def _await_life(self) -> None:
