@@ -62,8 +62,8 @@ async def _serve(settings: Settings) -> None:
     watch = Watch(database, settings.tick_s)
     rounds, tick_s = watch.rounds, settings.tick_s
     loops = [
-        Loop("watch", tick_s, watch),
-        rounds[Due.LEASES].loop("rescue", tick_s, Rescue(database, streams, endings)),
+        Loop("watch", tick_s, watch, pause=watch.pause),
+        rounds[Due.LEASES].loop("rescue", tick_s, Rescue(database, streams, endings, dispatch.wake)),
         Loop("dispatch", settings.tick_s, dispatch, dispatch.rest, dispatch.pause, counted=False),
         Loop("recount", 2 * tick_s, Recount(database, BrokerDepths(broker, settings.key_prefix))),
         rounds[Due.DEADLINES].loop("expiry", tick_s, Expiry(database, streams, endings)),

@@ -4,7 +4,7 @@ What their workers can't tell any more is told here: of every attempt that was l
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import orjson
 import structlog
@@ -25,14 +25,19 @@ log = structlog.get_logger()
 class Rescue:
     """The rescuer's tick. Without Redis it ends tasks all the same: readers find the row."""
 
-    def __init__(self, database: AsyncEngine, streams: EventStreams, endings: Endings) -> None:
-        self._database, self._streams, self._endings = database, streams, endings
+    def __init__(
+        self, database: AsyncEngine, streams: EventStreams, endings: Endings, wake: Callable[[], None]
+    ) -> None:
+        """`wake` tells the dispatcher that something waits."""
+        self._database, self._streams, self._endings, self._wake = database, streams, endings, wake
         self._redis_away = False  # found in this tick: not to be waited for once a task
 
     async def __call__(self) -> Mapping[str, int]:
         """Rescue what is lost now; the outbox publishes what is queued again."""
         self._redis_away = False
         rescued = await rescue(self._database, limit=_LIMIT, count_streamed=self._count_streamed)
+        if rescued.requeued:
+            self._wake()
         self._endings.tell_lost(rescued.lost)
         await self._endings.tell([task_id for task_id, _, _ in rescued.ended], rescued.given_up)
         for task_id, state, failure in rescued.ended:

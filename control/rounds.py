@@ -14,6 +14,7 @@ from services.tend import what_is_due
 from storage.due import Due
 
 _ANYWAY = 10  # ticks: a loop that nobody stirred looks all the same
+_AFTER_S = 0.02  # the end of a lease, so that it has passed on the database's clock
 Tick = Callable[[], Awaitable[Mapping[str, int]]]
 
 
@@ -69,14 +70,24 @@ class Rounds:
 
 
 class Watch:
-    """The watch's tick: asks what is due and stirs whom it concerns."""
+    """The watch's tick: asks what is due and stirs whom it concerns; and its pause."""
 
     def __init__(self, database: AsyncEngine, tick_s: float) -> None:
-        self._database = database
+        self._database, self._tick_s = database, tick_s
+        self._rest_s = tick_s
         self.rounds = {due: Rounds(_ANYWAY * tick_s) for due in Due}
 
     async def __call__(self) -> Mapping[str, int]:
         """Look once."""
-        for due in await what_is_due(self._database):
+        self._rest_s = self._tick_s
+        agenda = await what_is_due(self._database)
+        for due in agenda.now:
             self.rounds[due].stir()
+        if agenda.lease_s is not None and agenda.lease_s > 0:
+            # whose worker is gone is found when its lease ends, and not up to a tick later
+            self._rest_s = min(self._tick_s, agenda.lease_s + _AFTER_S)
         return {}
+
+    async def pause(self) -> None:
+        """Wait for the next look."""
+        await asyncio.sleep(self._rest_s)

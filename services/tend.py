@@ -10,12 +10,12 @@ from core.pricing import NOTHING, Usage, cost_usd_micros
 from core.states import TaskState
 from storage import attempts, idempotency, presence, retention, tasks, webhooks
 from storage.autocommit import autocommit
-from storage.due import Due, read_due
+from storage.due import Agenda, read_due
 from storage.records import Ending, Lost, LostAttempt
 from storage.retention import Periods
 
 
-async def what_is_due(database: AsyncEngine) -> set[Due]:
+async def what_is_due(database: AsyncEngine) -> Agenda:
     """Say what the control process has to do now."""
     async with autocommit(database) as connection:
         return await read_due(connection)

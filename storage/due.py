@@ -3,6 +3,7 @@
 A duty's own statements decide what they take; these conditions only say whether to look.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 
 import sqlalchemy as sa
@@ -23,7 +24,6 @@ class Due(Enum):
 
 
 _WHERE = {
-    Due.LEASES: f"tasks WHERE {one_of('state', RUNNING)} AND lease_expires_at < now()",
     Due.DEADLINES: "tasks WHERE state = 'queued' AND deadline_at <= now()",
     Due.WEBHOOKS: f"""(
         SELECT 1 FROM tasks WHERE webhook IS NOT NULL AND webhook_at IS NULL AND finished_at IS NOT NULL
@@ -32,12 +32,24 @@ _WHERE = {
         UNION ALL SELECT 1 FROM webhook_deliveries WHERE next_at <= now()) AS any_of_them""",
     Due.BATCHES: f"batches WHERE {one_of('state', OPEN)}",
 }
+_LEASE_S = f"""(SELECT CAST(extract(epoch FROM min(lease_expires_at) - now()) AS float8) FROM tasks
+  WHERE {one_of("state", RUNNING)})"""
 _DUE = sa.text(
-    "SELECT " + ", ".join(f"EXISTS (SELECT 1 FROM {where}) AS {kind.value}" for kind, where in _WHERE.items())
+    f"SELECT {_LEASE_S}, "
+    + ", ".join(f"EXISTS (SELECT 1 FROM {where}) AS {kind.value}" for kind, where in _WHERE.items())
 )
 
 
-async def read_due(connection: AsyncConnection) -> set[Due]:
-    """Say what there is to do now."""
-    row = (await connection.execute(_DUE)).one()
-    return {kind for kind, is_due in zip(_WHERE, row, strict=True) if is_due}
+@dataclass(frozen=True, slots=True)
+class Agenda:
+    """What there is to do now, and when the next lease ends unless it is renewed."""
+
+    now: set[Due]
+    lease_s: float | None  # from now; None: nothing runs
+
+
+async def read_due(connection: AsyncConnection) -> Agenda:
+    """Ask."""
+    lease_s, *others = (await connection.execute(_DUE)).one()
+    due = {kind for kind, is_due in zip(_WHERE, others, strict=True) if is_due}
+    return Agenda(due if lease_s is None or lease_s > 0 else due | {Due.LEASES}, lease_s)

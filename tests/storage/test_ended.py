@@ -141,8 +141,13 @@ async def test_an_attempt_that_lost_its_lease_has_a_span_and_the_next_one_links_
     new = await queued(database, caller, SAMPLED)
     await claimed(database, new)
     await end_lease(database, new.id)
+    woken: list[bool] = []
     with capture_logs() as lines:
-        assert await Rescue(database, streams, endings)() == {"requeued": 1, "ended": 0}
+        assert await Rescue(database, streams, endings, lambda: woken.append(True))() == {
+            "requeued": 1,
+            "ended": 0,
+        }
+    assert woken, "the dispatcher publishes it at once"
     assert ended_lines(lines, new) == []
     assert [line["worker"] for line in lines if line["event"] == "lease_lost"] == ["w1"]
     spans = by_name(kept)
@@ -161,7 +166,7 @@ async def test_a_task_that_ran_out_of_attempts_is_told_once_with_its_last_attemp
 ) -> None:
     new = await queued(database, caller, max_attempts=2)
     before = counted(TaskState.FAILED, "worker_lost")
-    rescue = Rescue(database, streams, endings)
+    rescue = Rescue(database, streams, endings, lambda: None)
     with capture_logs() as lines:
         for attempt in (1, 2):
             await claimed(database, new)

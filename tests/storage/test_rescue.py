@@ -37,6 +37,10 @@ def delta(new: NewTask, sequence: int, tokens: int) -> Append:
     return Append(new.id, 1, sequence, events.DELTA, data)
 
 
+def not_woken() -> None:
+    raise AssertionError("nothing is queued again")
+
+
 async def test_what_was_streamed_since_the_last_restart_is_counted_and_the_end_announced(
     database: AsyncEngine, caller: Caller, streams_url: str
 ) -> None:
@@ -45,7 +49,10 @@ async def test_what_was_streamed_since_the_last_restart_is_counted_and_the_end_a
     going_on, restarted = [await lost_while_cancelling(database, caller) for _ in range(2)]
     await streams.append([delta(going_on, 2, 3), delta(going_on, 3, 7), delta(restarted, 2, 5)])
     await streams.append([Append(restarted.id, 1, 3, events.RESTARTED, events.started_data(1))])
-    assert await Rescue(database, streams, Endings(database, b"key", None))() == {"requeued": 0, "ended": 2}
+    assert await Rescue(database, streams, Endings(database, b"key", None), not_woken)() == {
+        "requeued": 0,
+        "ended": 2,
+    }
     assert await output_tokens(database, going_on) == 7
     assert await output_tokens(database, restarted) == 0
     for new in (going_on, restarted):
@@ -58,7 +65,9 @@ async def test_what_was_streamed_since_the_last_restart_is_counted_and_the_end_a
 async def test_a_lost_task_ends_though_redis_is_away(database: AsyncEngine, caller: Caller) -> None:
     redis = Redis.from_url("redis://127.0.0.1:1")
     new = await lost_while_cancelling(database, caller)
-    assert await Rescue(database, EventStreams(redis, "hr", 60), Endings(database, b"key", None))() == {
+    assert await Rescue(
+        database, EventStreams(redis, "hr", 60), Endings(database, b"key", None), not_woken
+    )() == {
         "requeued": 0,
         "ended": 1,
     }
