@@ -71,9 +71,7 @@ class Fleet:
 
     def room(self, kind: Kind) -> int:
         """Return how many requests of a kind could be sent."""
-        return sum(
-            max(0, replica.free(kind) + self._ahead(replica, kind.priority)) for replica in self._able(kind)
-        )
+        return sum(max(0, self._room(replica, kind)) for replica in self._able(kind))
 
     def most_room(self, priority: Priority) -> int:
         """Return how many requests of a priority could be sent, in the class with most room."""
@@ -87,9 +85,7 @@ class Fleet:
         """
         able = self._able(kind)
         if not force:
-            able = [
-                replica for replica in able if replica.free(kind) + self._ahead(replica, kind.priority) > 0
-            ]
+            able = [replica for replica in able if self._room(replica, kind) > 0]
         if not able:
             return False
         best = min(able, key=lambda replica: (len(replica.length_classes), -replica.free(kind)))
@@ -112,6 +108,9 @@ class Fleet:
 
     def _able(self, kind: Kind) -> list[Replica]:
         return [replica for replica in self.replicas if kind.length_class in replica.length_classes]
+
+    def _room(self, replica: Replica, kind: Kind) -> int:
+        return replica.free(kind) + self._ahead(replica, kind.priority)
 
     def _ahead(self, replica: Replica, priority: Priority) -> int:
         ahead, total = self.ahead[priority], replica.rules.total
