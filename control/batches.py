@@ -39,5 +39,5 @@ def batch_loops(
     return [
         rounds.loop("batch_validation", often_s, validation),
         rounds.loop("batch_expansion", often_s, expansion, busy=lambda: expansion.begun),
-        rounds.loop("batch_results", 2 * often_s, results, busy=lambda: results.open, counted=False),
+        rounds.loop("batch_results", settings.tick_s, results, busy=lambda: results.open, counted=False),
     ]

@@ -33,7 +33,7 @@ from storage.streams import EventStreams
 
 log = structlog.get_logger()
 OLDER_S = 0.1  # who accepts a task publishes it, or says that it waits, well within this
-_AROUND_S = 0.5  # a replica describes itself once a second
+_AROUND_S = 1.0  # as often as a replica describes itself
 _SHARE = 5  # a look takes at most about one part in so many of the time
 
 

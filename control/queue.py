@@ -16,7 +16,7 @@ from storage.outbox import Outgoing
 from storage.queue_heads import Group, Waiting
 
 BUSY_S = 0.1  # between two looks while something waits; what lies ahead in the broker lasts for longer
-CALM_S = 0.5  # while only batch work waits and enough of it lies ahead
+CALM_S = 1.0  # while only batch work waits and enough of it lies ahead
 _LEAST_HEADS = 4  # read of each group: its tenant may be the only one with room
 _MOST_HEADS = 512
 _READY = "ready"

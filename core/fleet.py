@@ -16,7 +16,7 @@ from core.slots import Kind, SlotRules
 
 # Messages that wait in the broker so that no slot is idle until the dispatcher looks again. While only batch work
 # waits it looks less often: nobody minds who of it is next, and each look takes time from the engine on a small machine
-AHEAD_S = {Priority.INTERACTIVE: 0.25, Priority.STANDARD: 0.25, Priority.BATCH: 1.0}
+AHEAD_S = {Priority.INTERACTIVE: 0.25, Priority.STANDARD: 0.25, Priority.BATCH: 2.0}
 # Of batch work at least one part in so many of the slots, up to a number: requests that began together end together
 BURST, BURST_MOST = 8, 8
 

@@ -2,12 +2,19 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+# With options an engine is another object, over the same pool; making one costs a tenth of a statement
+_committing: WeakKeyDictionary[AsyncEngine, AsyncEngine] = WeakKeyDictionary()
 
 
 @asynccontextmanager
 async def autocommit(database: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """Open a connection on which each statement commits by itself, and sees what is committed when it runs."""
-    async with database.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+    committing = _committing.get(database)
+    if committing is None:
+        committing = _committing[database] = database.execution_options(isolation_level="AUTOCOMMIT")
+    async with committing.connect() as connection:
         yield connection

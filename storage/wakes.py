@@ -18,7 +18,7 @@ class News(StrEnum):
     """What there is to do."""
 
     TASKS = "tasks"  # some wait for the dispatcher
-    BATCHES = "batches"  # one was made, or is to be cancelled
+    BATCHES = "batches"  # one was made, is to be cancelled, or may have ended
 
 
 _KNOWN = frozenset(News)

@@ -84,7 +84,7 @@ async def run(session: Session, task_id: str) -> None:
         await attempt.run()
     finally:
         if session.running.get(task_id) is attempt:
-            del session.running[task_id]
+            session.leave(attempt)
     if attempt.failed_by is not None:
         raise TaskFailedError(attempt.failed_by.value)
 
@@ -117,6 +117,11 @@ class Attempt:
         """Of the engine's present run: an engine never sees one twice."""
         first = f"{self.claim.task_id}.{self.claim.attempt}"
         return first if self._runs < 2 else f"{first}.{self._runs}"
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it is batch work."""
+        return self.claim.lane.priority is Priority.BATCH
 
     @property
     def preemptions(self) -> int:
@@ -247,7 +252,7 @@ class Attempt:
             cache_salt=self.claim.tenant_id,  # who shares a prefix could otherwise be told by the time it takes
             account=self._account,
             priority=self.claim.lane.priority.rank,
-            tokens_at_once=_BATCH_TOKENS if self.claim.lane.priority is Priority.BATCH else 1,
+            tokens_at_once=_BATCH_TOKENS if self.is_batch else 1,
         )
         try:
             self._lending.offer(progress, self._delivery.flush)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _INTERVAL_S = 0.05  # between two deltas of a task, while more than _FEW run here
 _FEW = 32
+_BATCH_EVERY_S = 0.5  # all that batch work produced goes out at once, in one round trip: its reader is a file
 
 
 class Delivery:
@@ -35,11 +36,17 @@ class Delivery:
 
     def send(self, finished: bool) -> None:
         """Send what the step produced, now or soon."""
-        due_s = self._sent_at + _INTERVAL_S - time.monotonic()
-        if not self._first_sent or finished or due_s <= 0 or len(self._session.running) <= _FEW:
+        due_s = 0.0 if not self._first_sent or finished else self._due_s()
+        if due_s <= 0:
             self.flush()
         elif self._held_until is None:
             self._held_until = asyncio.get_running_loop().call_later(due_s, self.flush)
+
+    def _due_s(self) -> float:
+        now = time.monotonic()
+        if self._claim.lane.priority is Priority.BATCH:
+            return _BATCH_EVERY_S - now % _BATCH_EVERY_S
+        return self._sent_at + _INTERVAL_S - now if len(self._session.running) > _FEW else 0.0
 
     def flush(self) -> None:
         """Send all that was produced."""

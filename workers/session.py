@@ -1,6 +1,7 @@
 """What all attempts of one worker share: engine, stores, grouped writes, and the register of what runs."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,6 +20,7 @@ from storage.errors import STORE_ERRORS, is_away
 from storage.outbox import Outgoing
 from storage.records import Claim, Ending, Used
 from storage.streams import Append, EventStreams
+from storage.wakes import News
 from workers.chunks import ChunkWriter
 from workers.engine import Engine
 from workers.pacer import FirstTokens
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 log = structlog.get_logger()
 _RETRY_S = (0.1, 0.2, 0.5, 1.0)
+_TELL_EVERY_S = 0.2  # at most: short tasks one at a time are no reason to look all the time
 
 
 class Session:
@@ -65,6 +68,7 @@ class Session:
         self.running: dict[str, Attempt] = {}
         self.first_tokens = FirstTokens()  # of interactive work
         self.chunks = ChunkWriter(streams, self._refused)
+        self._told_at = 0.0  # monotonic
         self._publisher = publisher
         self._holder = services.Holder(settings.worker_name, settings.model, settings.lease_s)
         self._claims: Grouper[str, Claim | None] = Grouper(self._claim_many)
@@ -139,6 +143,16 @@ class Session:
             "set_exposed",
             lambda: services.set_exposed(self.database, claim.task_id, claim.attempt, exposed),
         )
+
+    def leave(self, attempt: "Attempt") -> None:
+        """Take an attempt that is over out of what runs here."""
+        del self.running[attempt.claim.task_id]
+        if attempt.is_batch and not any(one.is_batch for one in self.running.values()):
+            # a batch may have ended with it: what comes after the last line need not wait for the next look
+            now = time.monotonic()
+            if now - self._told_at > _TELL_EVERY_S:
+                self._told_at = now
+                self._publisher.tell(News.BATCHES)
 
     def engine_died(self, why: str) -> None:
         """Told by the first attempt that notices: the others wait for the engine to be built again."""

@@ -11,16 +11,19 @@ import sqlalchemy as sa
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from core.lanes import Priority
 from core.states import TaskState
 from runtime.publishing import PublishingThread
 from runtime.settings import Settings
+from schemas import events
 from services.look_up import look_up
 from services.tend import rescue
 from storage.records import Caller, NewTask, Task
 from storage.streams import EventStreams
+from storage.wakes import News
 from tests.support.seeds import MODEL, end_lease, seed_task
 from tests.support.waiting import eventually, eventually_async
-from workers import attempt
+from workers import attempt, delivery
 from workers.deterministic import DeterministicEngine
 from workers.deterministic_output import make_model
 from workers.session import Session
@@ -46,7 +49,10 @@ async def session(
     engine = DeterministicEngine(MODEL, tmp_path / "model", max_num_seqs=4, step_s=0.05)
     await engine.start()
     redis = Redis.from_url(streams_url)
-    publisher = cast(PublishingThread, SimpleNamespace(put=lambda outgoing: None))
+    told = list[News]()
+    publisher = cast(
+        PublishingThread, SimpleNamespace(put=lambda outgoing: None, tell=told.append, told=told)
+    )
     session = Session(settings, engine, database, EventStreams(redis, "hr", 60), publisher, lambda why: None)
     yield session
     await session.chunks.drain(5)
@@ -61,6 +67,17 @@ async def read(database: AsyncEngine, new: NewTask) -> Task:
     return task
 
 
+def told(session: Session) -> list[News]:
+    """What the control process was told."""
+    return cast(list[News], session._publisher.told)  # type: ignore[attr-defined]
+
+
+async def deltas(session: Session, task_id: str) -> int:
+    """How often text was written to a task's stream."""
+    assert await session.chunks.drain(5)
+    return sum(event.type == events.DELTA for event in await session.streams.read(task_id))
+
+
 async def nothing_streamed(task_id: str) -> int:
     return 0
 
@@ -72,6 +89,41 @@ async def test_a_task_runs_to_its_end(session: Session, database: AsyncEngine, c
     assert task.state is TaskState.COMPLETED
     assert task.usage is not None
     assert task.usage.output_tokens == 20
+
+
+async def test_the_text_of_batch_work_is_written_at_moments_that_all_of_it_shares(
+    session: Session, database: AsyncEngine, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "_BATCH_EVERY_S", 3600.0)
+    batch = await seed_task(database, caller, request=BODY, priority=Priority.BATCH)
+    waited_for = await seed_task(database, caller, request=BODY)
+    await asyncio.gather(*(attempt.run(session, new.id) for new in (batch, waited_for)))
+    assert await deltas(session, batch.id) == 2, "the first and the last are held for nothing"
+    assert await deltas(session, waited_for.id) > 2
+
+
+async def test_the_end_of_the_last_batch_work_here_is_told_to_the_control_process(
+    session: Session, database: AsyncEngine, caller: Caller
+) -> None:
+    first, last = [await seed_task(database, caller, request=BODY, priority=Priority.BATCH) for _ in range(2)]
+    ending = asyncio.create_task(attempt.run(session, first.id))
+    await eventually(
+        lambda: first.id in session.running and session.running[first.id].productive, what="tokens"
+    )
+    later = asyncio.create_task(attempt.run(session, last.id))
+    await ending
+    assert last.id in session.running
+    assert told(session) == []
+    await later
+    assert told(session) == [News.BATCHES]
+
+
+async def test_the_end_of_other_work_is_told_to_nobody(
+    session: Session, database: AsyncEngine, caller: Caller
+) -> None:
+    new = await seed_task(database, caller, request=BODY)
+    await attempt.run(session, new.id)
+    assert told(session) == []
 
 
 async def test_an_attempt_whose_task_this_worker_claims_again_stops_at_once(

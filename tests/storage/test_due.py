@@ -89,7 +89,9 @@ async def test_a_webhook_is_due_to_be_queued_and_then_to_be_sent(
 
 
 @pytest.mark.parametrize("state", ["validating", "in_progress", "finalizing", "cancelling", "completed"])
-async def test_a_batch_is_due_while_it_is_open(database: AsyncEngine, caller: Caller, state: str) -> None:
+async def test_a_batch_is_due_when_it_was_made_or_cancelled(
+    database: AsyncEngine, caller: Caller, state: str
+) -> None:
     batch = NewBatch(
         id=new_id("batch"),
         caller=caller,
@@ -104,4 +106,6 @@ async def test_a_batch_is_due_while_it_is_open(database: AsyncEngine, caller: Ca
     await create_batch(database, batch, None, lambda batch: Earlier(batch.id, 200, None))
     async with database.begin() as connection:
         await connection.execute(sa.text("UPDATE batches SET state = :state"), {"state": state})
-    assert (await what_is_due(database)).now == (set() if state == "completed" else {Due.BATCHES})
+    assert (await what_is_due(database)).now == (
+        {Due.BATCHES} if state in ("validating", "cancelling") else set()
+    )
