@@ -29,7 +29,7 @@ NAME = "batch"
 PREFIXES = 16
 KV_BYTES_PER_TOKEN = 23_040  # the demo model's
 _COMPLETED_AT = "SELECT extract(epoch FROM completed_at) FROM batches WHERE id = %s"
-POLL_S = 1.0  # each one costs CPU time that the engine wants; the end's moment is read from the batch's row
+POLL_S = 2.0  # each one costs CPU time that the engine wants; the end's moment is read from the batch's row
 
 
 @dataclass(frozen=True, slots=True)
