@@ -147,26 +147,27 @@ class Client:
         release = about.parent.name.removesuffix(".dist-info").removeprefix("vllm-")
         about.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}\n")
 
-    def open_loop(self, arm: str, arrivals: Sequence[Arrival]) -> dict[str, Any]:
-        """Send requests at their moments."""
+    def open_loop(self, arm: str, arrivals: Sequence[Arrival], first: int) -> dict[str, Any]:
+        """Send requests at their moments; prompts are made up from their numbers, which begin at `first`."""
         trace = self._folder / "trace.jsonl"
         trace.write_text(
             "".join(
                 json.dumps(
                     {
-                        "timestamp": round(one.at_s * 1000),
+                        "timestamp": one.at_s,
                         "input_length": one.prompt_tokens,
                         "output_length": one.output_tokens,
                         "hash_ids": [number],
                     }
                 )
                 + "\n"
-                for number, one in enumerate(arrivals)
+                for number, one in enumerate(arrivals, first)
             )
         )
-        return self._run(
-            arm, "--dataset-name", "timed_trace", "--dataset-path", str(trace), count=len(arrivals)
-        )
+        # a prompt is one block of tokens, whatever its length
+        block = ("--timed-trace-chunk-hash-size", str(CONTEXT))
+        data = ("--dataset-name", "timed_trace", "--dataset-path", str(trace), *block)
+        return self._run(arm, *data, count=len(arrivals))
 
     def closed_loop(self, arm: str, requests: int) -> dict[str, Any]:
         """Keep every slot taken."""
@@ -181,11 +182,19 @@ class Client:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "vllm.entrypoints.cli.main", "bench", "serve"),
-                *("--backend", "openai-chat", "--endpoint", "/v1/chat/completions"),
+                # a trace with moments has prompts of token ids, which chats do not take
+                *("--backend", "openai", "--endpoint", "/v1/completions"),
                 *("--base-url", self._urls[arm], "--model", self._stack.model, "--ignore-eos", "--seed", "3"),
                 *("--tokenizer", str(self._stack.model_path), "--num-prompts", str(count), *dataset),
                 *("--percentile-metrics", "ttft,tpot", "--metric-percentiles", "50,99"),
-                *("--save-result", "--result-dir", str(self._folder), "--result-filename", result.name),
+                *(
+                    "--save-result",
+                    "--save-detailed",
+                    "--result-dir",
+                    str(self._folder),
+                    "--result-filename",
+                    result.name,
+                ),
             ],
             env=self._environment,
             capture_output=True,
@@ -196,7 +205,8 @@ class Client:
             raise PeerError(f"vllm bench serve failed:\n{(done.stdout + done.stderr)[-3000:]}")
         made: dict[str, Any] = json.loads(result.read_text())
         if made["completed"] != count:
-            raise PeerError(f"{arm} completed {made['completed']} of {count} requests")
+            errors = sorted({error for error in made["errors"] if error})
+            raise PeerError(f"{arm} completed {made['completed']} of {count} requests: {errors}")
         return made
 
 
@@ -244,9 +254,11 @@ def _at_load(
     mean = sum(one.output_tokens for one in trace) / len(trace)
     arrivals = at_rate(trace, load * capacity / mean, plan.seconds)
     runs = list[dict[str, Any]]()
-    for arm in interleaved("vllm", "stack", plan.pairs):
+    for number, arm in enumerate(interleaved("vllm", "stack", plan.pairs)):
+        # a pair's runs get the same prompts, and no other run: they would be in the prefix cache
+        first = (round(load * 100) * plan.pairs + number // 2) * len(trace)
         with stack.paused() if arm == "vllm" else peer.paused():
-            made = client.open_loop(arm, arrivals)
+            made = client.open_loop(arm, arrivals, first)
         runs.append(
             {
                 "arm": arm,

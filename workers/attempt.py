@@ -272,11 +272,17 @@ class Attempt:
             self._session.engine_died(str(error))
             raise _Rejected(Failure.ENGINE_DEAD) from error
         finally:
+            self._session.courtesy.end(self)
             self._lending.withdraw()
 
     async def _outputs(self, request: GenerateRequest) -> AsyncIterator[Output]:
         """The engine's outputs; a task under suspicion is alone in being unproven while it has none."""
         await self._engine_ready()
+        if self.is_batch:
+            step_s = self._session.engine.meter.times.at(len(self._session.running))
+            await self._session.courtesy.let_people_go_first(step_s)
+        elif self.claim.lane.priority is Priority.INTERACTIVE:
+            self._session.courtesy.begin(self)
         async with AsyncExitStack() as alone:
             suspect = self.claim.failures > 0 and not self.productive
             if suspect:
@@ -291,6 +297,7 @@ class Attempt:
                 async for output in outputs:
                     if output.usage.output_tokens and not self.productive:
                         self.productive, self._exposed = True, False
+                        self._session.courtesy.end(self)
                         if suspect:  # before the next one goes, or this one would share the blame for it
                             await self._session.set_exposed(self.claim, False)
                         await alone.aclose()

@@ -22,6 +22,7 @@ from storage.records import Claim, Ending, Used
 from storage.streams import Append, EventStreams
 from storage.wakes import News
 from workers.chunks import ChunkWriter
+from workers.courtesy import Courtesy
 from workers.engine import Engine
 from workers.pacer import FirstTokens
 from workers.record import Recorder
@@ -67,6 +68,7 @@ class Session:
         self.suspects = asyncio.Lock()
         self.running: dict[str, Attempt] = {}
         self.first_tokens = FirstTokens()  # of interactive work
+        self.courtesy = Courtesy()
         self.chunks = ChunkWriter(streams, self._refused)
         self._told_at = 0.0  # monotonic
         self._publisher = publisher

@@ -23,9 +23,10 @@ from storage.streams import EventStreams
 from storage.wakes import News
 from tests.support.seeds import MODEL, end_lease, seed_task
 from tests.support.waiting import eventually, eventually_async
-from workers import attempt, delivery
+from workers import attempt, courtesy, delivery
 from workers.deterministic import DeterministicEngine
 from workers.deterministic_output import make_model
+from workers.engine import GenerateRequest, Output
 from workers.session import Session
 
 BODY = f'{{"model":"{MODEL}","messages":[{{"role":"user","content":"x"}}]}}'
@@ -100,6 +101,32 @@ async def test_the_text_of_batch_work_is_written_at_moments_that_all_of_it_share
     await asyncio.gather(*(attempt.run(session, new.id) for new in (batch, waited_for)))
     assert await deltas(session, batch.id) == 2, "the first and the last are held for nothing"
     assert await deltas(session, waited_for.id) > 2
+
+
+async def test_batch_work_waits_while_a_person_has_no_token_yet(
+    session: Session, database: AsyncEngine, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courtesy, "MOST_S", 3600.0)
+    entered = list[str]()
+    engine = cast(DeterministicEngine, session.engine)
+    generate = engine.generate
+
+    def noting(request: GenerateRequest) -> AsyncIterator[Output]:
+        entered.append(request.request_id.partition(".")[0])
+        return generate(request)
+
+    monkeypatch.setattr(engine, "generate", noting)
+    session.courtesy.begin("somebody")
+    batch = await seed_task(database, caller, request=BODY, priority=Priority.BATCH)
+    person = await seed_task(database, caller, request=BODY, priority=Priority.INTERACTIVE)
+    waits = asyncio.create_task(attempt.run(session, batch.id))
+    await eventually(lambda: batch.id in session.running, what="claimed")
+    await attempt.run(session, person.id)
+    assert entered == [person.id]
+    session.courtesy.end("somebody")
+    async with asyncio.timeout(20):
+        await waits
+    assert entered == [person.id, batch.id]
 
 
 async def test_the_end_of_the_last_batch_work_here_is_told_to_the_control_process(
