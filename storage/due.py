@@ -9,7 +9,7 @@ from enum import Enum
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from core.batches import FINAL
+from core.batches import FINAL, BatchState
 from core.states import RUNNING
 from storage.tables import one_of
 
@@ -20,9 +20,7 @@ class Due(Enum):
     LEASES = "leases"  # expired ones
     DEADLINES = "deadlines"  # of queued tasks, passed
     WEBHOOKS = "webhooks"  # to be queued or sent
-    BATCHES = (
-        "batches"  # made or cancelled: whoever does so says so, and what follows is told by what came before
-    )
+    BATCHES = "batches"  # made or cancelled ones, in case the word of it was lost; each step tells the next
 
 
 _WHERE = {
@@ -32,7 +30,7 @@ _WHERE = {
         UNION ALL SELECT 1 FROM batches
           WHERE webhook IS NOT NULL AND webhook_at IS NULL AND {one_of("state", FINAL)}
         UNION ALL SELECT 1 FROM webhook_deliveries WHERE next_at <= now()) AS any_of_them""",
-    Due.BATCHES: "batches WHERE state IN ('validating', 'cancelling')",
+    Due.BATCHES: f"batches WHERE {one_of('state', (BatchState.VALIDATING, BatchState.CANCELLING))}",
 }
 _LEASE_S = f"""(SELECT CAST(extract(epoch FROM min(lease_expires_at) - now()) AS float8) FROM tasks
   WHERE {one_of("state", RUNNING)})"""

@@ -24,6 +24,7 @@ from storage.wakes import News
 from tests.support.seeds import MODEL, end_lease, seed_task
 from tests.support.waiting import eventually, eventually_async
 from workers import attempt, courtesy, delivery
+from workers import session as sessions
 from workers.deterministic import DeterministicEngine
 from workers.deterministic_output import make_model
 from workers.engine import GenerateRequest, Output
@@ -95,7 +96,7 @@ async def test_a_task_runs_to_its_end(session: Session, database: AsyncEngine, c
 async def test_the_text_of_batch_work_is_written_at_moments_that_all_of_it_shares(
     session: Session, database: AsyncEngine, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "_BATCH_EVERY_S", 3600.0)
+    monkeypatch.setattr(delivery, "_BATCH_EVERY_S", 1e9)
     batch = await seed_task(database, caller, request=BODY, priority=Priority.BATCH)
     waited_for = await seed_task(database, caller, request=BODY)
     await asyncio.gather(*(attempt.run(session, new.id) for new in (batch, waited_for)))
@@ -130,18 +131,20 @@ async def test_batch_work_waits_while_a_person_has_no_token_yet(
 
 
 async def test_the_end_of_the_last_batch_work_here_is_told_to_the_control_process(
-    session: Session, database: AsyncEngine, caller: Caller
+    session: Session, database: AsyncEngine, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(courtesy, "MOST_S", 3600.0)
+    monkeypatch.setattr(sessions, "_TELL_EVERY_S", 0.0)
     first, last = [await seed_task(database, caller, request=BODY, priority=Priority.BATCH) for _ in range(2)]
-    ending = asyncio.create_task(attempt.run(session, first.id))
-    await eventually(
-        lambda: first.id in session.running and session.running[first.id].productive, what="tokens"
-    )
-    later = asyncio.create_task(attempt.run(session, last.id))
-    await ending
+    session.courtesy.begin("somebody")
+    runs = [asyncio.create_task(attempt.run(session, new.id)) for new in (first, last)]
+    await eventually(lambda: {first.id, last.id} <= set(session.running), what="both claimed")
+    session.cancel(first.id)
+    session.courtesy.end("somebody")
+    await runs[0]
     assert last.id in session.running
     assert told(session) == []
-    await later
+    await runs[1]
     assert told(session) == [News.BATCHES]
 
 
