@@ -22,12 +22,12 @@ from bench.harness import Result, Row, interleaved, paired, row
 from bench.peer import Peer
 from bench.prompts import body, chat_messages
 from bench.rows_of import Rows
-from bench.stack import Stack
+from bench.stack import Stack, demo_model
 from runtime.chat_template import ModelTokenizer
 
 NAME = "batch"
 PREFIXES = 16
-KV_BYTES_PER_TOKEN = 23_040  # the demo model's
+KV_VALUES_PER_TOKEN = 11_520  # the demo model's
 _COMPLETED_AT = "SELECT extract(epoch FROM completed_at) FROM batches WHERE id = %s"
 POLL_S = 2.0  # each one costs CPU time that the engine wants; the end's moment is read from the batch's row
 
@@ -50,9 +50,12 @@ class Plan:
 
     def settings(self, slots: int, kv_tokens: int) -> dict[str, str]:
         """Those of a stack that has only batch work, as the other arm has."""
+        from workers.vllm_dtype import cpu_dtype  # loads torch
+
+        width = 4 if cpu_dtype(demo_model()) == "float32" else 2
         return {
             "HEADRACE_MAX_NUM_SEQS": str(slots),
-            "HEADRACE_KV_CACHE_BYTES": str(kv_tokens * KV_BYTES_PER_TOKEN),
+            "HEADRACE_KV_CACHE_BYTES": str(kv_tokens * KV_VALUES_PER_TOKEN * width),
             "HEADRACE_RESERVED_SLOTS": "0",
         }
 

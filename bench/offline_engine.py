@@ -7,6 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from bench.peer import claim_output, serve
@@ -23,6 +24,7 @@ class Offline:
     """`vllm.LLM`."""
 
     def __init__(self, given: Settings, model: Model) -> None:
+        from workers.vllm_dtype import cpu_dtype
         from workers.vllm_process import prepare_environment
 
         prepare_environment(True)
@@ -37,6 +39,7 @@ class Offline:
         }
         if current_platform.is_cpu():
             arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": given.kv_cache_bytes}
+            arguments["dtype"] = cpu_dtype(Path(model.path))
         else:
             arguments["gpu_memory_utilization"] = given.gpu_memory_share
         self.version = vllm.__version__

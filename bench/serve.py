@@ -82,6 +82,8 @@ class VllmServer:
     def __init__(self, stack: Stack, name: str) -> None:
         self.url = f"http://127.0.0.1:{machine.free_port()}"
         self._log = stack.logs / "vllm-serve.log"
+        from workers.vllm_dtype import cpu_dtype
+
         engine = {
             "--model": str(stack.model_path),
             "--served-model-name": name,
@@ -89,6 +91,7 @@ class VllmServer:
             "--max-model-len": str(CONTEXT),
             "--kv-cache-memory-bytes": stack.environment.get("HEADRACE_KV_CACHE_BYTES", str(1 << 30)),
             "--block-size": "32",
+            "--dtype": cpu_dtype(stack.model_path),
             "--port": self.url.rpartition(":")[2],
         }
         words = [word for pair in engine.items() for word in pair]
@@ -214,7 +217,9 @@ def bench(*, quick: bool, engine: str, say: Callable[[str], None], data: Path | 
     trace = read_trace(data / TRACE, 2000)
     with ExitStack() as opened:
         say("starting the stack")
-        stack = opened.enter_context(Stack(engine, {"HEADRACE_MAX_NUM_SEQS": str(SLOTS)}))
+        # vLLM's server lets everybody wait: so does the stack here
+        settings = {"HEADRACE_MAX_NUM_SEQS": str(SLOTS), "HEADRACE_SYNC_START_S": "60"}
+        stack = opened.enter_context(Stack(engine, settings))
         say("starting vLLM's server")
         peer = opened.enter_context(VllmServer(stack, stack.model))
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))

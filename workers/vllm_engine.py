@@ -35,6 +35,7 @@ from workers.engine import (
 from workers.meter import StepMeter
 from workers.stops import Logprobs
 from workers.vllm_accounts import StepAccounts
+from workers.vllm_dtype import cpu_dtype
 from workers.vllm_errors import translate
 from workers.vllm_memory import measure_bandwidth, memory_of
 from workers.vllm_output import empty, failure, logprob_items, usage
@@ -223,6 +224,7 @@ class VLLMEngine:
         if on_cpu:
             args["enforce_eager"] = True  # compiled, greedy text was wrong, and the start took two minutes
             args["kv_cache_memory_bytes"] = self._kv_cache_bytes
+            args["dtype"] = cpu_dtype(self._path)
         else:
             args["gpu_memory_utilization"] = self._gpu_memory_share
         logger = functools.partial(_health_logger, self._health, self.meter, self._steps)

@@ -17,13 +17,17 @@ def memory_of(vllm_config: Any, path: Path) -> dict[str, int]:
     """Return weight_bytes, kv_bytes_per_token and kv_tokens of a started engine."""
     model, cache = vllm_config.model_config, vllm_config.cache_config
     width = torch.finfo(model.dtype).bits // 8
+    weights = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    stored = getattr(model.hf_text_config, "dtype", None)
+    if isinstance(stored, torch.dtype) and model.quantization is None:
+        weights = weights * width // (torch.finfo(stored).bits // 8)  # converted as they are loaded
     if str(cache.cache_dtype).startswith(("fp8", "int8")):
         width = 1
     heads = model.get_total_num_kv_heads()
     per_token = model.hf_text_config.num_hidden_layers * 2 * heads * model.get_head_size() * width
     blocks = cache.num_gpu_blocks or 0
     return {
-        "weight_bytes": sum(file.stat().st_size for file in path.glob("*.safetensors")),
+        "weight_bytes": weights,
         "kv_bytes_per_token": per_token,
         "kv_tokens": blocks * cache.block_size,
     }
