@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError
 
 from schemas.events import DELTA
@@ -109,6 +110,15 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Result:
+    """What stands in Redis before anyone hears that a task ended."""
+
+    response: str | None  # for polling callers, who need not ask Postgres then
+    reserved: Reserved | None = None  # of its token limits; what it did not use goes back
+    used_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Append:
     """One entry to write."""
 
@@ -119,6 +129,7 @@ class Append:
     data: bytes
     token_ids: Sequence[int] = ()
     keep_s: float = 0.0  # beyond the usual time: an open task's stream must not end before the task can
+    result: Result | None = None  # with the last entry
 
 
 class EventStreams:
@@ -151,12 +162,21 @@ class EventStreams:
         """Channel on which ids of tasks to stop are published: quicker than the lease, never the truth."""
         return f"{self._prefix}:cancel"
 
-    async def _run(self, script: str, keys: list[str], arguments: list[object]) -> object:
+    async def _run(
+        self, script: str, keys: list[str], arguments: list[object], after: Sequence[tuple[str, Result]] = ()
+    ) -> object:
+        """Run a script, `after` these results of tasks were put, in one round trip."""
         digest = self._digests.get(script)
         if digest is None:
             digest = self._digests[script] = await self._redis.script_load(script)
         try:
-            return await self._redis.evalsha(digest, len(keys), *keys, *arguments)  # type: ignore[arg-type]
+            if not after:
+                return await self._redis.evalsha(digest, len(keys), *keys, *arguments)  # type: ignore[arg-type]
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for task_id, result in after:
+                    self._queue_result(pipeline, task_id, result)
+                pipeline.evalsha(digest, len(keys), *keys, *arguments)  # type: ignore[arg-type]
+                return (await pipeline.execute())[-1]
         except NoScriptError:  # the server was restarted or flushed
             return await self._redis.eval(script, len(keys), *keys, *arguments)  # type: ignore[arg-type]
 
@@ -173,8 +193,12 @@ class EventStreams:
         ]
 
     async def append(self, entries: Sequence[Append]) -> list[Append]:
-        """Append entries of any tasks and tell who follows, in one round trip; return those that were refused."""
+        """Append entries of any tasks and tell who follows, in one round trip; return those that were refused.
+
+        Their results are put before it. May be repeated, but that unused tokens are given back each time.
+        """
         keys: list[str] = []
+        ends: list[tuple[str, Result]] = []
         arguments: list[object] = [self.live_channel("")]
         for entry in entries:
             keys += (self._stream(entry.task_id), self._fence(entry.task_id))
@@ -182,7 +206,9 @@ class EventStreams:
             renews = entry.type != DELTA or entry.sequence % _EXPIRE_EVERY == FIRST_STORED
             ttl_s = self._ttl_s + int(entry.keep_s) if renews else 0
             arguments += (entry.attempt, entry.sequence, entry.type, entry.data, tokens, ttl_s)
-        refused = cast(list[int], await self._run(_APPEND, keys, arguments))
+            if entry.result is not None:
+                ends.append((entry.task_id, entry.result))
+        refused = cast(list[int], await self._run(_APPEND, keys, arguments, after=ends))
         return [entries[i] for i in refused]
 
     async def follow(self, reader: str, task_ids: Sequence[str]) -> None:
@@ -234,19 +260,12 @@ class EventStreams:
         sequence = earlier[-1].sequence + 1 if earlier else FIRST_STORED
         await self.append([Append(task_id, _NO_ATTEMPT, sequence, type, data)])
 
-    async def put_result(
-        self, task_id: str, response: str | None, reserved: Reserved | None = None, used_tokens: int = 0
-    ) -> None:
-        """Keep a final response where polling callers find it without asking Postgres.
-
-        What the task `reserved` of its token limits and did not use goes back in the same round trip.
-        """
-        async with self._redis.pipeline(transaction=False) as pipeline:
-            if response is not None:
-                pipeline.set(self._result(task_id), response, ex=self._ttl_s)
-            if reserved is not None and used_tokens < reserved.tokens:
-                queue_give_back(pipeline, self._prefix, reserved, reserved.tokens - used_tokens)
-            await pipeline.execute()  # without commands: nothing
+    def _queue_result(self, pipeline: Pipeline, task_id: str, result: Result) -> None:
+        if result.response is not None:
+            pipeline.set(self._result(task_id), result.response, ex=self._ttl_s)
+        if result.reserved is not None and result.used_tokens < result.reserved.tokens:
+            unused = result.reserved.tokens - result.used_tokens
+            queue_give_back(pipeline, self._prefix, result.reserved, unused)
 
     async def get_result(self, task_id: str) -> str | None:
         """Return the response of a final task, None once Redis no longer has it."""

@@ -1,21 +1,19 @@
 """Telling in Redis what Postgres has committed: the result for polls, and the stream's last event."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import structlog
-from redis.exceptions import RedisError
-
 from core.ids import created_ms
+from core.lanes import Priority
 from schemas import events
 from schemas.completion import whole_answer
 from storage.limits import Reserved
 from storage.records import Claim, Ending
+from storage.streams import Result
 from workers.progress import Progress
 
 if TYPE_CHECKING:
     from workers.session import Session
-
-log = structlog.get_logger()
 
 
 def response_of(session: "Session", claim: Claim, progress: Progress) -> str:
@@ -33,14 +31,10 @@ def response_of(session: "Session", claim: Claim, progress: Progress) -> str:
     ).decode()
 
 
-async def announce(session: "Session", claim: Claim, progress: Progress, ending: Ending) -> None:
+def announce(session: "Session", claim: Claim, progress: Progress, ending: Ending) -> None:
     """Say that the task ended; a reader who misses it finds the row."""
-    try:
-        await session.streams.put_result(
-            ending.task_id, ending.response, _reserved(claim), ending.usage.total_tokens
-        )
-    except (RedisError, OSError) as error:
-        log.warning("result_not_cached", task_id=ending.task_id, error=str(error))
+    # nobody polls for a line of a file: it is read from the rows
+    response = None if claim.lane.priority is Priority.BATCH else ending.response
     data = events.final_data(
         ending.state,
         finish_reason=ending.finish_reason,
@@ -49,7 +43,9 @@ async def announce(session: "Session", claim: Claim, progress: Progress, ending:
         failure_message=ending.failure_message,
         reasoning_tokens=progress.reasoning_tokens,
     )
-    session.chunks.append(progress.final(events.FINAL[ending.state], data))
+    last = progress.final(events.FINAL[ending.state], data)
+    result = Result(response, _reserved(claim), ending.usage.total_tokens)
+    session.chunks.append(replace(last, result=result))
 
 
 def _reserved(claim: Claim) -> Reserved | None:

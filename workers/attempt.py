@@ -381,5 +381,5 @@ class Attempt:
             ending = replace(ending, state=ended, failure=None, failure_message=None)
         if ending.state is TaskState.FAILED:
             self.failed_by = ending.failure
-        await announce(self._session, claim, progress, ending)
+        announce(self._session, claim, progress, ending)
         self._record.ended(ending, progress.text)

@@ -27,7 +27,7 @@ from storage import files
 from storage.batch_tables import batch_items
 from storage.records import Ending
 from storage.retention import Periods
-from storage.streams import EventStreams
+from storage.streams import Append, EventStreams, Result
 from tests.security.seeds import OPERATOR, SEEDS, World
 from tests.support.seeds import MODEL, PEPPER, new_task
 
@@ -160,7 +160,7 @@ async def test_redis_keeps_nothing_of_what_is_purged(
     world: World, app: FastAPI, streams: EventStreams
 ) -> None:
     task_id = await ended_task(world, store=False)
-    await streams.put_result(task_id, RESPONSE)
+    await streams.append([Append(task_id, 1, 2, "task.delta", b"{}", result=Result(RESPONSE))])
     await streams.close(task_id, "task.completed", b'{"text": "the answer"}')
     settings = app.state.headrace.settings.model_copy(update={"undelivered_s": 1.0})
     await age(world, task_id, 10)

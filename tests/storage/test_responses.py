@@ -14,7 +14,7 @@ from services.new_id import new_id
 from services.recall import delete_response, find_response, list_turns, read_exchange
 from services.submit import submit
 from storage.records import Caller, NewResponse
-from storage.streams import EventStreams
+from storage.streams import Append, EventStreams, Result
 from tests.support.seeds import new_task, seed_caller
 
 
@@ -46,7 +46,7 @@ async def test_what_is_deleted_or_not_stored_is_purged_once_its_task_has_ended(
         assert await find_response(database, caller.tenant_id, response_id) is None
         assert (await tick())["purged"] == 0  # its task runs yet
         await cancel(database, caller.tenant_id, task_id)
-        await streams.put_result(task_id, "secret")
+        await streams.append([Append(task_id, 1, 2, "task.cancelled", b"{}", result=Result("secret"))])
         assert (await tick())["purged"] == 1
         assert await streams.get_result(task_id) is None
     assert await read_exchange(database, task_id) is None

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from storage.streams import Append, Event, EventStreams
+from storage.streams import Append, Event, EventStreams, Result
 
 TASK, OTHER = "task_1", "task_2"
 
@@ -26,6 +26,10 @@ def streams(redis: Redis) -> EventStreams:
 
 def delta(sequence: int, attempt: int = 1, tokens: tuple[int, ...] = ()) -> Append:
     return Append(TASK, attempt, sequence, "task.delta", b'{"n":%d}' % sequence, tokens)
+
+
+def ended(sequence: int) -> Append:
+    return Append(TASK, 1, sequence, "task.completed", b"{}", result=Result("{}"))
 
 
 @asynccontextmanager
@@ -155,6 +159,23 @@ async def test_scripts_come_back_after_the_server_forgot_them(streams: EventStre
     await streams.open(TASK, 1)
     await redis.script_flush()
     assert await streams.append([delta(2)]) == []
+    await redis.script_flush()
+    assert await streams.append([ended(3)]) == []
+    assert [event.sequence for event in await streams.read(TASK)] == [2, 3]
+    assert await streams.get_result(TASK) == "{}"
+
+
+async def test_the_result_is_there_before_a_reader_hears_of_the_end(
+    streams: EventStreams, redis: Redis
+) -> None:
+    await streams.open(TASK, 1)
+    monitored = list[str]()
+    async with redis.monitor() as monitor:
+        await streams.append([delta(2), ended(3)])
+        while not any("XADD" in command and "completed" in command for command in monitored):
+            monitored.append(str((await monitor.next_command())["command"]))
+    commands = [command.split()[0] for command in monitored]
+    assert "SET" in commands[: commands.index("XADD")]
 
 
 async def test_the_stream_of_an_open_task_is_kept_as_long_as_the_task_may_go_on(
@@ -169,8 +190,7 @@ async def test_the_stream_of_an_open_task_is_kept_as_long_as_the_task_may_go_on(
 
 async def test_streams_fences_and_results_do_not_stay_for_ever(streams: EventStreams, redis: Redis) -> None:
     await streams.open(TASK, 1)
-    await streams.append([delta(2)])
-    await streams.put_result(TASK, "{}")
+    await streams.append([ended(2)])
     assert await streams.get_result(TASK) == "{}"
     keys = await redis.keys("*")
     assert len(keys) == 3
